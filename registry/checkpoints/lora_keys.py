@@ -1,0 +1,206 @@
+"""Finding LoRA factors by name in the nested mapping of a checkpoint, and pairing them up. Works on names and shapes
+only; no tensor bytes are touched here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from registry.checkpoints.pickled import Inert, TensorRef
+from registry.core.dtypes import LORA_DTYPES
+from registry.core.errors import UnsupportedLora
+
+DOCUMENTED = ("lora", "state")
+"""Where aorta's trainer keeps the factors."""
+
+_FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<factor>[ABab])(?:\.default)?(?:\.weight)?")
+_ANYWHERE = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_OUTERMOST = "module"
+_PEFT_ROOT = "base_model.model."
+_NOT_WEIGHTS = frozenset({"optimizer", "optim", "optimizer_state", "optimizer_states", "grad", "grads", "gradients"})
+_SAMPLE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPair:
+    """Both factors of one module, not yet read."""
+
+    module: str
+    a: TensorRef
+    b: TensorRef
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLora:
+    """All pairs of a checkpoint, sorted by module.
+
+    Attributes:
+        where: path of the mapping that holds them.
+        stripped: wrapper prefixes that were removed.
+        aliases: pairs of names that share one storage view.
+        beside: how many other tensors the mapping holds.
+    """
+
+    where: tuple[str, ...]
+    pairs: tuple[FoundPair, ...]
+    stripped: tuple[str, ...]
+    aliases: tuple[tuple[str, str], ...]
+    beside: int
+
+
+@dataclass(slots=True)
+class _Candidate:
+    where: tuple[str, ...]
+    factors: dict[str, Any] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+
+
+def find_lora(contents: object, path: str) -> FoundLora:
+    """The LoRA in a checkpoint's contents; `path` names the file in messages.
+
+    Raises:
+        UnsupportedLora: none or several LoRAs, an unpaired factor, colliding names, shapes or types that are no LoRA,
+            or other LoRA tensors (magnitudes, embeddings, ...) that the export would lose.
+    """
+    candidate = _choose([found for found in _mappings(contents) if found.factors], path)
+    _refuse_other_lora(candidate, path)
+    factors: dict[tuple[str, str], tuple[str, TensorRef]] = {}
+    stripped: set[str] = set()
+    for key, value in candidate.factors.items():
+        match = _FACTOR.fullmatch(key)
+        assert match is not None  # noqa: S101  only such keys are factors
+        module, removed = _unwrapped(match["module"])
+        stripped |= removed
+        _check_name(module, key, path)
+        slot = (module, match["factor"].upper())
+        if slot in factors:
+            raise UnsupportedLora(
+                "two keys mean the same tensor once wrapper prefixes are removed",
+                path=path,
+                key=key,
+                found=factors[slot][0],
+            )
+        factors[slot] = (key, _checked(value, key, path))
+    return FoundLora(
+        where=candidate.where,
+        pairs=tuple(_pairs(factors, path)),
+        stripped=tuple(sorted(stripped)),
+        aliases=tuple(_aliases(candidate.factors)),
+        beside=len(candidate.others),
+    )
+
+
+def _mappings(contents: object) -> Iterator[_Candidate]:
+    """Every mapping reachable from `contents` through mappings and sequences, each once, without recursion."""
+    waiting: list[tuple[tuple[str, ...], object]] = [((), contents)]
+    seen: set[int] = set()
+    while waiting:
+        where, value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Inert):
+            value = value.items_
+        if isinstance(value, Mapping):
+            candidate = _Candidate(where)
+            for key, item in value.items():
+                if isinstance(key, str) and _FACTOR.fullmatch(key) and not isinstance(item, Mapping):
+                    candidate.factors[key] = item
+                elif isinstance(item, TensorRef):
+                    candidate.others.append(str(key))
+                else:
+                    waiting.append(((*where, str(key)), item))
+            yield candidate
+        elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            waiting.extend(((*where, str(index)), item) for index, item in enumerate(value))
+
+
+def _choose(candidates: list[_Candidate], path: str) -> _Candidate:
+    documented = [candidate for candidate in candidates if candidate.where == DOCUMENTED]
+    weights = documented or [found for found in candidates if not _NOT_WEIGHTS.intersection(found.where)]
+    if not weights:
+        raise UnsupportedLora("no LoRA tensors", path=path, expected="keys like <module>.lora_A.weight")
+    if len(weights) > 1:
+        places = sorted(".".join(candidate.where) or "(top level)" for candidate in weights)
+        raise UnsupportedLora(
+            "several mappings hold LoRA tensors and none is lora.state", path=path, found=", ".join(places[:_SAMPLE])
+        )
+    return weights[0]
+
+
+def _refuse_other_lora(candidate: _Candidate, path: str) -> None:
+    strict = candidate.where == DOCUMENTED
+    lost = sorted(key for key in candidate.others if strict or ".lora_" in key or "lora_magnitude" in key)
+    if lost:
+        raise UnsupportedLora(
+            f"{len(lost)} tensors beside lora_A and lora_B would be lost",
+            path=path,
+            key=".".join(candidate.where),
+            found=", ".join(lost[:_SAMPLE]),
+        )
+
+
+def _unwrapped(module: str) -> tuple[str, set[str]]:
+    removed = set()
+    if _PEFT_ROOT in f"{module}.":
+        before, _, module = f"{module}.".partition(_PEFT_ROOT)
+        module = module.removesuffix(".")
+        removed.add(before + _PEFT_ROOT)
+    parts = module.split(".")
+    while parts and parts[0] in (_OUTERMOST, *_ANYWHERE):
+        removed.add(f"{parts.pop(0)}.")
+    removed |= {f"{part}." for part in parts if part in _ANYWHERE}
+    return ".".join(part for part in parts if part not in _ANYWHERE), removed
+
+
+def _check_name(module: str, key: str, path: str) -> None:
+    if not module or not module.isprintable() or any(not part or part.isspace() for part in module.split(".")):
+        raise UnsupportedLora("not the name of a module", path=path, key=repr(key), found=repr(module))
+
+
+def _checked(value: object, key: str, path: str) -> TensorRef:
+    if isinstance(value, Inert):
+        problem = (
+            "a sharded tensor" if "DTensor" in value.global_name or "Sharded" in value.global_name else "no tensor"
+        )
+        raise UnsupportedLora(problem, path=path, key=key, found=value.global_name, expected="a dense tensor")
+    if not isinstance(value, TensorRef):
+        raise UnsupportedLora("no tensor", path=path, key=key, found=type(value).__name__, expected="a dense tensor")
+    if len(value.shape) != 2:  # noqa: PLR2004
+        raise UnsupportedLora(
+            "not a matrix: a sharded or flattened save?", path=path, key=key, found=f"shape {list(value.shape)}"
+        )
+    if 0 in value.shape:
+        raise UnsupportedLora("empty tensor: a sharded save?", path=path, key=key, found=f"shape {list(value.shape)}")
+    if value.dtype not in LORA_DTYPES:
+        names = ", ".join(sorted(dtype.name for dtype in LORA_DTYPES))
+        raise UnsupportedLora("not a type for LoRA weights", path=path, key=key, found=value.dtype, expected=names)
+    return value
+
+
+def _pairs(factors: dict[tuple[str, str], tuple[str, TensorRef]], path: str) -> Iterator[FoundPair]:
+    for module in sorted({module for module, _ in factors}):
+        a, b = factors.get((module, "A")), factors.get((module, "B"))
+        if a is None or b is None:
+            key = (a or b or ("", None))[0]
+            raise UnsupportedLora(f"has no lora_{'B' if b is None else 'A'} beside it", path=path, key=key)
+        if a[1].shape[0] != b[1].shape[1]:
+            raise UnsupportedLora(
+                "the two factors disagree on the rank",
+                path=path,
+                key=module,
+                found=f"lora_A {list(a[1].shape)}, lora_B {list(b[1].shape)}",
+                expected="lora_A [r, in], lora_B [out, r]",
+            )
+        yield FoundPair(module, a[1], b[1])
+
+
+def _aliases(factors: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    first: dict[TensorRef, str] = {}
+    for key, ref in sorted(factors.items()):
+        if ref in first:
+            yield first[ref], key
+        else:
+            first[ref] = key

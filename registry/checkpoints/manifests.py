@@ -1,0 +1,93 @@
+"""The manifest beside a checkpoint: which sha256 its tensor file must have. Several spellings, one meaning."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from typing import Any
+
+from registry.core import jsontext
+from registry.core.digest import Digest
+from registry.core.errors import InvalidReference, MalformedFile, NotFound, Refused
+from registry.core.model import ManifestEntry
+from registry.disk import read_small
+
+NAMES = ("manifest.json", "checkpoint-manifest.json", "SHA256SUMS")
+_SUMS_LINE = re.compile(r"(?P<hex>[0-9A-Fa-f]{64}) [ *](?P<name>.+)")
+
+
+def find_entry(directory: str, file: str) -> ManifestEntry | None:
+    """What the manifest in `directory` says of `file`; None where there is no manifest.
+
+    Raises:
+        MalformedFile: a manifest that cannot be read as one.
+        Refused: a manifest that does not list the file, or two manifests that disagree.
+    """
+    entries = [entry for name in NAMES if (entry := _entry(os.path.join(directory, name), file)) is not None]
+    for entry in entries[1:]:
+        if entry.expected != entries[0].expected:
+            raise Refused(
+                "two manifests disagree",
+                path=os.path.join(directory, file),
+                found=f"{entries[0].expected} in {entries[0].name}, {entry.expected} in {entry.name}",
+            )
+    return entries[0] if entries else None
+
+
+def _entry(path: str, file: str) -> ManifestEntry | None:
+    try:
+        data = read_small(path)
+    except NotFound:
+        return None
+    listed = _sums(data, path) if path.endswith("SHA256SUMS") else _json(jsontext.parse(data, path), path)
+    if file not in listed:
+        raise Refused("the manifest does not list the file", path=path, key=file, found=sorted(listed)[:10])
+    digest = Digest(hashlib.sha256(data).hexdigest())
+    return ManifestEntry(os.path.basename(path), digest, _digest(listed[file], path, file))
+
+
+def _sums(data: bytes, path: str) -> dict[str, Any]:
+    listed: dict[str, Any] = {}
+    for line in data.decode("utf-8", "replace").splitlines():
+        if not line.strip():
+            continue
+        match = _SUMS_LINE.fullmatch(line)
+        if match is None:
+            raise MalformedFile("not a line of a SHA256SUMS file", path=path, found=repr(line[:80]))
+        _list(listed, match["name"], match["hex"], path)
+    return listed
+
+
+def _json(document: Any, path: str) -> dict[str, Any]:
+    listed: dict[str, Any] = {}
+    for name, value in _items(document, path):
+        _list(listed, name, value, path)
+    return listed
+
+
+def _items(document: Any, path: str) -> list[tuple[Any, Any]]:
+    files = document.get("files", document) if isinstance(document, dict) else document
+    if isinstance(files, dict):
+        return list(files.items())
+    if isinstance(files, list) and all(isinstance(item, dict) and "path" in item for item in files):
+        return [(item["path"], item) for item in files]
+    raise MalformedFile('lists no files: expected {"files": {"<name>": {"sha256": "<hex>"}}}', path=path)
+
+
+def _list(listed: dict[str, Any], name: Any, value: Any, path: str) -> None:
+    if not isinstance(name, str):
+        raise MalformedFile("a file's name is not text", path=path, found=repr(name))
+    plain = os.path.normpath(name)
+    if plain in listed:
+        raise MalformedFile("lists a file twice", path=path, key=plain)
+    listed[plain] = value.get("sha256") if isinstance(value, dict) else value
+
+
+def _digest(value: Any, path: str, file: str) -> Digest:
+    if not isinstance(value, str):
+        raise MalformedFile("gives no sha256", path=path, key=file, found=repr(value))
+    try:
+        return Digest.parse(value)
+    except InvalidReference as error:
+        raise MalformedFile("gives no sha256", path=path, key=file, found=repr(value)) from error

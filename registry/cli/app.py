@@ -1,0 +1,229 @@
+"""The commands: each reads its arguments, calls one method of the registry, and hands the result to the sink."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from registry.cli import documents, exits
+from registry.cli.environment import HOME_VARIABLE, home
+from registry.cli.output import Output, error_document, printable
+from registry.core.errors import RegistryError, StorageError
+from registry.core.version import VERSION
+from registry.registry import Registry, export_checkpoint
+
+_DEFAULT_LIMIT = 50
+
+
+class _Commands(TyperGroup):
+    """Turns what a command raises into a message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except RegistryError as error:
+            Output(as_json=_wants_json()).error(error)
+            sys.exit(exits.code_of(error))
+        except KeyboardInterrupt:
+            print("aorlta-reg: interrupted; nothing half-done is visible", file=sys.stderr)  # noqa: T201
+            sys.exit(exits.INTERRUPTED)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
+            sys.exit(exits.OUTPUT_CLOSED)
+        except OSError as error:
+            failure = StorageError(os.strerror(error.errno or 0).lower(), path=error.filename or "standard output")
+            Output(as_json=_wants_json()).error(failure)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(exits.code_of(failure))
+        return result
+
+
+app = typer.Typer(
+    name="aorlta-reg",
+    cls=_Commands,
+    help="Knows exactly which LoRA adapter it was: raw RL checkpoints in, PEFT adapters by hash out, bit for bit.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+database = typer.Typer(
+    help="The index's schema.", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+app.add_typer(database, name="db")
+
+Home = Annotated[
+    str | None,
+    typer.Option(
+        "--home", metavar="DIR", help=f"The registry's directory. [default: ${HOME_VARIABLE}, else user data]"
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Checkpoint = Annotated[str, typer.Argument(metavar="CKPT", help="A checkpoint's directory, or the tensor file in it.")]
+Checkpoints = Annotated[
+    list[str], typer.Argument(metavar="CKPT...", help="Checkpoint directories, or the tensor files in them.")
+]
+Ref = Annotated[str, typer.Argument(metavar="REF", help="sha256:<hex>, bare hex, or the first 4 or more digits.")]
+Alpha = Annotated[
+    float | None,
+    typer.Option("--alpha", metavar="X", help="lora_alpha, where neither the checkpoint nor the run's config has it."),
+]
+Run = Annotated[str | None, typer.Option("--run", metavar="NAME", help="The run, where its config does not name it.")]
+Base = Annotated[
+    str | None, typer.Option("--base", metavar="NAME", help="The base's name, recorded instead of the config's.")
+]
+AllowNonfinite = Annotated[
+    bool, typer.Option("--allow-nonfinite", help="Accept infinite or NaN elements; they are counted.")
+]
+
+
+def main() -> None:
+    """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    app()
+
+
+def _wants_json() -> bool:
+    return "--json" in sys.argv
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"aorlta-reg {VERSION}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Knows exactly which LoRA adapter it was: raw RL checkpoints in, PEFT adapters by hash out, bit for bit."""
+
+
+@app.command()
+def add(
+    checkpoints: Checkpoints,
+    base: Base = None,
+    run: Run = None,
+    alpha: Alpha = None,
+    allow_nonfinite: AllowNonfinite = False,
+    home_option: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Export checkpoints into the registry and print the adapters' digests. Adding again changes nothing.
+
+    A checkpoint that is refused does not stop the others; the exit code is then that of the worst.
+    """
+    output, registry = Output(as_json=as_json), Registry(home(home_option))
+    adapters, errors, worst = [], [], exits.DONE
+    for path in checkpoints:
+        try:
+            with output.progress(path) as progress:
+                added = registry.add(
+                    path, alpha=alpha, run=run, base=base, allow_nonfinite=allow_nonfinite, progress=progress
+                )
+        except RegistryError as error:
+            output.error(error)
+            errors.append({"checkpoint": path, **error_document(error)})
+            worst = max(worst, exits.code_of(error))
+            continue
+        output.line(str(added.digest))
+        output.note(documents.added_text(path, added))
+        for warning in (*added.manifest["warnings"], *([added.damage] if added.damage else [])):
+            output.note(f"  warning: {warning}")
+        adapters.append(documents.added_document(path, added))
+    output.result({"adapters": adapters, "errors": errors})
+    raise typer.Exit(worst)
+
+
+@app.command()
+def export(
+    checkpoint: Checkpoint,
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="The adapter directory to make; it must not exist.")],
+    base: Base = None,
+    run: Run = None,
+    alpha: Alpha = None,
+    allow_nonfinite: AllowNonfinite = False,
+    as_json: Json = False,
+) -> None:
+    """Export one checkpoint into a PEFT adapter directory, without a registry, and print its digest."""
+    output = Output(as_json=as_json)
+    with output.progress(checkpoint) as progress:
+        exported = export_checkpoint(
+            checkpoint, out, alpha=alpha, run=run, base=base, allow_nonfinite=allow_nonfinite, progress=progress
+        )
+    for warning in exported.manifest["warnings"]:
+        output.note(f"  warning: {warning}")
+    document = {"digest": str(exported.digest), "directory": exported.directory}
+    output.result({**document, "warnings": exported.manifest["warnings"]}, str(exported.digest))
+
+
+@app.command()
+def get(
+    reference: Ref,
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The directory to make; it must not exist.")],
+    home_option: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Copy an adapter into a new directory, every byte verified, and print the directory."""
+    registry = Registry(home(home_option))
+    digest = registry.resolve(reference)
+    directory = registry.get(str(digest), to)
+    Output(as_json=as_json).result({"digest": str(digest), "directory": directory}, printable(directory))
+
+
+@app.command()
+def path(reference: Ref, home_option: Home = None, as_json: Json = False) -> None:
+    """Verify an adapter and print its directory inside the registry, for tools that only read it."""
+    registry = Registry(home(home_option))
+    digest = registry.resolve(reference)
+    directory = registry.path(str(digest))
+    Output(as_json=as_json).result({"digest": str(digest), "path": directory}, printable(directory))
+
+
+@app.command()
+def show(reference: Ref, home_option: Home = None, as_json: Json = False) -> None:
+    """Show what is known about an adapter: identity, settings, and every checkpoint that gave it."""
+    adapter = Registry(home(home_option)).show(reference)
+    Output(as_json=as_json).result(documents.adapter_document(adapter), documents.adapter_text(adapter))
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="How many at most.")] = _DEFAULT_LIMIT,
+    home_option: Home = None,
+    as_json: Json = False,
+) -> None:
+    """List the newest adapters."""
+    output, adapters = Output(as_json=as_json), Registry(home(home_option)).newest(limit)
+    output.result(
+        {"adapters": [documents.adapter_document(adapter) for adapter in adapters]},
+        documents.adapters_text(adapters),
+    )
+    if len(adapters) == limit:
+        output.note(f"the newest {limit}; --limit N shows more")
+
+
+@database.command()
+def current(home_option: Home = None, as_json: Json = False) -> None:
+    """Print the revision of the index's schema, and the one this program needs."""
+    revision = Registry(home(home_option)).index_revision()
+    text = f"found {revision.found or 'none'}, needed {revision.needed}"
+    Output(as_json=as_json).result({"found": revision.found, "needed": revision.needed}, text)
+
+
+@database.command()
+def upgrade(home_option: Home = None, as_json: Json = False) -> None:
+    """Create the index, or bring its schema up to date."""
+    before = Registry(home(home_option)).upgrade_index()
+    text = f"index at {before.needed} (was {before.found or 'empty'})"
+    Output(as_json=as_json).result({"found": before.found, "needed": before.needed}, text)

@@ -1,0 +1,115 @@
+"""Results as the documents that `--json` prints and as the text that people read. Their shapes are documented."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from registry.cli.output import printable, size, table
+from registry.core.summary import AdapterSummary, ExportSummary
+from registry.operations.add import Added
+
+_NONE = "-"
+
+
+def added_document(path: str, added: Added) -> dict[str, Any]:
+    """One adapter of `add --json`."""
+    run = added.manifest["run"]
+    return {
+        "checkpoint": path,
+        "checkpoint_digest": f"sha256:{added.manifest['checkpoint']['sha256']}",
+        "digest": str(added.digest),
+        "outcome": added.outcome.value,
+        "new_export": added.new_export,
+        "damage": added.damage,
+        "run": run["id"],
+        "iteration": run["iteration"],
+        "warnings": added.manifest["warnings"],
+    }
+
+
+def added_text(path: str, added: Added) -> str:
+    """What `add` says to people about one checkpoint, on stderr."""
+    run, lora = added.manifest["run"], added.manifest["lora"]
+    what = added.outcome.value
+    if added.outcome == "already present" and added.new_export:
+        what = "already present, from another checkpoint or run; the new export is recorded"
+    where = f"run {run['id'] or '?'} iteration {_or_none(run['iteration'])}"
+    return f"{what}: {where}, r {lora['r']}, alpha {lora['lora_alpha']} <- {path}"
+
+
+def adapter_document(adapter: AdapterSummary) -> dict[str, Any]:
+    """One adapter of `show --json` and `list --json`."""
+    return {
+        "digest": str(adapter.digest),
+        "tensor_digest": str(adapter.tensor_digest),
+        "bytes": adapter.bytes,
+        "modules": adapter.modules,
+        "r": adapter.r,
+        "lora_alpha": adapter.lora_alpha,
+        "use_rslora": adapter.use_rslora,
+        "first_exported_at": adapter.first_exported_at,
+        "same_tensors": [str(digest) for digest in adapter.same_tensors],
+        "exports": [_export_document(export) for export in adapter.exports],
+    }
+
+
+def _export_document(export: ExportSummary) -> dict[str, Any]:
+    return {
+        "checkpoint_digest": str(export.checkpoint),
+        "run": export.run,
+        "iteration": export.iteration,
+        "base": export.base,
+        "base_revision": export.base_revision,
+        "path": export.path,
+        "reader": export.reader,
+        "exported_at": export.exported_at,
+        "record": str(export.record),
+    }
+
+
+def adapter_text(adapter: AdapterSummary) -> str:
+    """`show` for people."""
+    scale = "alpha/sqrt(r)" if adapter.use_rslora else "alpha/r"
+    rows: list[tuple[str, object]] = [
+        ("adapter", adapter.digest),
+        ("tensors", adapter.tensor_digest),
+        *(("  same as", digest) for digest in adapter.same_tensors),
+        ("lora", f"r {adapter.r}, alpha {adapter.lora_alpha}, scale {scale}"),
+        ("size", f"{size(adapter.bytes)} in {adapter.modules} modules"),
+    ]
+    for export in adapter.exports:
+        base = f"{export.base} @ {export.base_revision}" if export.base_revision else export.base
+        rows += [
+            ("export", f"{export.exported_at} by the {export.reader} reader"),
+            ("  run", f"{_or_none(export.run)}, iteration {_or_none(export.iteration)}"),
+            ("  base", _or_none(base)),
+            ("  checkpoint", export.checkpoint),
+            ("  from", export.path),
+        ]
+    return "\n".join(f"{name:<12}  {printable(value)}" for name, value in rows)
+
+
+def adapters_text(adapters: list[AdapterSummary]) -> str:
+    """`list` for people: one row per adapter, described by its first export."""
+    header = ("DIGEST", "RUN", "ITER", "R", "ALPHA", "MODULES", "SIZE", "BASE", "EXPORTED", "EXPORTS")
+    return table(header, (_row(adapter) for adapter in adapters))
+
+
+def _row(adapter: AdapterSummary) -> tuple[object, ...]:
+    first = adapter.exports[0]
+    return (
+        adapter.digest.short,
+        _or_none(first.run),
+        _or_none(first.iteration),
+        adapter.r,
+        adapter.lora_alpha,
+        adapter.modules,
+        size(adapter.bytes),
+        _or_none(first.base),
+        adapter.first_exported_at[:19] + "Z",
+        len(adapter.exports),
+    )
+
+
+def _or_none(value: object) -> object:
+    return _NONE if value is None else value

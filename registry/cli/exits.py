@@ -1,0 +1,24 @@
+"""The one place that maps errors to exit codes. The codes are documented in the README and do not change."""
+
+from __future__ import annotations
+
+from registry.core import errors
+
+DONE = 0
+INTERRUPTED = 130
+OUTPUT_CLOSED = 141
+
+_CODES: tuple[tuple[type[errors.RegistryError], int], ...] = (
+    (errors.Refused, 2),
+    (errors.InvalidReference, 2),
+    (errors.NotFound, 3),
+    (errors.Ambiguous, 4),
+    (errors.IntegrityError, 5),
+    (errors.Conflict, 6),
+    (errors.StorageError, 7),
+)
+
+
+def code_of(error: errors.RegistryError) -> int:
+    """The exit code of an error."""
+    return next(code for kind, code in _CODES if isinstance(error, kind))

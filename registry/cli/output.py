@@ -1,0 +1,107 @@
+"""The one sink: results to stdout as text or JSON, everything else to stderr, with nothing in it that a terminal would
+obey."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from registry.core.errors import RegistryError
+
+_BINARY_STEP = 1024
+
+
+def printable(text: object) -> str:
+    """`text` on one line, with control, bidirectional and unassigned characters escaped."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for char in str(text)
+    )
+
+
+def size(count: int) -> str:
+    """A number of bytes for people."""
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= _BINARY_STEP and len(units) > 1:
+        value /= _BINARY_STEP
+        units.pop(0)
+    return f"{count} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Aligned columns."""
+    cells = [list(header), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(lines)
+
+
+class Output:
+    """Prints one command's output. With `as_json`, stdout gets one JSON document and errors are JSON on stderr."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def line(self, text: str) -> None:
+        """A line of the human result as it comes, while the command goes on."""
+        if not self._as_json:
+            print(text, flush=True)  # noqa: T201
+
+    def result(self, document: dict[str, Any], text: str | None = None) -> None:
+        """The result: the document, or the text for people if there is any beside the lines already printed."""
+        if self._as_json:
+            print(json.dumps(document, indent=2), flush=True)  # noqa: T201
+        elif text is not None:
+            print(text, flush=True)  # noqa: T201
+
+    def note(self, text: str) -> None:
+        """What a person may want to know."""
+        if not self._as_json:
+            _err(printable(text))
+
+    def error(self, error: RegistryError) -> None:
+        """Why something was not done."""
+        if self._as_json:
+            _err(json.dumps({"error": error_document(error)}))
+        else:
+            _err(f"aorlta-reg: {printable(error)}")
+
+    @contextmanager
+    def progress(self, label: str) -> Iterator[Callable[[int, int], None] | None]:
+        """A progress bar on a terminal; None, so that nothing is even counted, in a pipe."""
+        if self._as_json or not sys.stderr.isatty():
+            yield None
+            return
+        with typer.progressbar(length=1, label=printable(label), file=sys.stderr) as bar:
+
+            def advance(count: int, total: int) -> None:
+                bar.length = total
+                bar.update(count)
+
+            yield advance
+
+
+def error_document(error: RegistryError) -> dict[str, Any]:
+    """An error as JSON: its kind, its message, and the facts the message was built from."""
+    facts = {
+        "path": error.path,
+        "key": error.key,
+        "found": error.found,
+        "expected": error.expected,
+        "hint": error.hint,
+    }
+    stated = {
+        name: value if isinstance(value, int | float) else str(value)
+        for name, value in facts.items()
+        if value is not None
+    }
+    return {"kind": error.kind, "message": str(error), **stated}
+
+
+def _err(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201

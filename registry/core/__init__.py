@@ -1,0 +1,1 @@
+"""The pure core: values, names and errors that every other layer shares. No I/O, no third-party imports."""

@@ -1,0 +1,52 @@
+"""Canonical JSON: the same value gives the same bytes on every machine, hash seed and Python version."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from registry.core.errors import MalformedFile
+
+
+def pretty(value: Any) -> bytes:
+    """Sorted keys, two spaces, one final newline: for files that people read."""
+    return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def compact(value: Any) -> bytes:
+    """Sorted keys, no spaces: for values inside other formats, and for hashing."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def compact_in_order(value: Any) -> bytes:
+    """Like `compact`, for an object whose key order carries meaning."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def parse(data: bytes, path: str) -> Any:
+    """Read JSON strictly: UTF-8, no duplicate keys, no NaN.
+
+    Raises:
+        MalformedFile: for anything else; `path` names the file in the message.
+    """
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise MalformedFile("not UTF-8 text", path=path) from error
+    except RecursionError as error:
+        raise MalformedFile("JSON nested too deeply", path=path) from error
+    except ValueError as error:
+        raise MalformedFile(f"not valid JSON ({error})", path=path) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} appears twice in one object")
+    return result
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,72 @@
+"""Records: immutable canonical-JSON facts about an adapter, in the shape of an in-toto Statement v1.
+
+A record's identity is the sha256 of its bytes, which is also in its file name; so a record proves itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from registry.core import jsontext
+from registry.core.digest import Digest
+from registry.core.errors import IntegrityError, MalformedFile
+from registry.core.model import WEIGHTS
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+EXPORT = "export"
+KINDS = (EXPORT,)
+_TYPE = "urn:aorlta-reg:{kind}:v1"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """One fact about the adapter `subject`. `data` are the canonical bytes, `digest` their sha256."""
+
+    kind: str
+    subject: Digest
+    predicate: dict[str, Any]
+    data: bytes
+    digest: Digest
+
+    @property
+    def name(self) -> str:
+        """The record's file name."""
+        return f"{self.kind}-{self.digest.hex}.json"
+
+
+def make(kind: str, subject: Digest, predicate: dict[str, Any]) -> Record:
+    """Build the record that states `predicate` of the adapter `subject`."""
+    data = jsontext.pretty(
+        {
+            "_type": STATEMENT,
+            "subject": [{"name": WEIGHTS, "digest": {"sha256": subject.hex}}],
+            "predicateType": _TYPE.format(kind=kind),
+            "predicate": predicate,
+        }
+    )
+    return Record(kind, subject, predicate, data, Digest(hashlib.sha256(data).hexdigest()))
+
+
+def parse(data: bytes, name: str, subject: Digest) -> Record:
+    """Read a record that is filed under `subject` with the file name `name`.
+
+    Raises:
+        IntegrityError: when the bytes are not those that the name promises.
+        MalformedFile: when they are, but do not form a record about `subject`.
+    """
+    kind, _, rest = name.removesuffix(".json").partition("-")
+    actual = hashlib.sha256(data).hexdigest()
+    if rest != actual:
+        raise IntegrityError("the record does not match its name", path=name, expected=rest, found=actual)
+    statement = jsontext.parse(data, name)
+    match statement:
+        case {
+            "_type": str(form),
+            "subject": [{"digest": {"sha256": str(about)}}],
+            "predicateType": str(predicate_type),
+            "predicate": dict(predicate),
+        } if form == STATEMENT and about == subject.hex and predicate_type == _TYPE.format(kind=kind):
+            return Record(kind, subject, predicate, data, Digest(actual))
+    raise MalformedFile(f"not an in-toto statement of kind {kind!r} about {subject}", path=name)

@@ -1,0 +1,34 @@
+"""Files and directories on a local disk: durable writes, verified copies, publication by rename.
+
+Knows nothing of adapters. Every OSError leaves here as one of the project's own errors.
+"""
+
+from registry.disk.compare import Comparison
+from registry.disk.files import (
+    CHUNK,
+    copy_verified,
+    hash_file,
+    list_names,
+    make_directories,
+    open_regular,
+    read_small,
+    sync_directory,
+    translated,
+    write_file,
+)
+from registry.disk.output import OutputDirectory
+
+__all__ = [
+    "CHUNK",
+    "Comparison",
+    "OutputDirectory",
+    "copy_verified",
+    "hash_file",
+    "list_names",
+    "make_directories",
+    "open_regular",
+    "read_small",
+    "sync_directory",
+    "translated",
+    "write_file",
+]

@@ -1,0 +1,67 @@
+"""The tables as they are today. `migrations/` holds how they came to be; a test holds the two against each other."""
+
+from __future__ import annotations
+
+from sqlalchemy import Boolean, CheckConstraint, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table
+
+HEAD = "0001"
+"""The newest revision under `migrations/`; compared without loading Alembic."""
+
+_HEX = String(64)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+adapters = Table(
+    "adapters",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("digest", _HEX, nullable=False, unique=True),
+    Column("tensor_digest", _HEX, nullable=False, index=True),
+    Column("bytes", Integer, nullable=False),
+    Column("modules", Integer, nullable=False),
+    Column("r", Integer, nullable=False),
+    Column("lora_alpha", Float, nullable=False),
+    Column("use_rslora", Boolean, nullable=False),
+    Column("first_exported_at", String(32), nullable=False, index=True),
+    CheckConstraint("lora_alpha <> 0", name="lora_alpha_not_zero"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("digest", _HEX, nullable=False, unique=True),
+    Column("bytes", Integer, nullable=False),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", String, nullable=False, unique=True),
+)
+
+exports = Table(
+    "exports",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("record", _HEX, nullable=False, unique=True),
+    Column("adapter_id", ForeignKey("adapters.id"), nullable=False, index=True),
+    Column("checkpoint_id", ForeignKey("checkpoints.id"), nullable=False, index=True),
+    Column("run_id", ForeignKey("runs.id")),
+    Column("iteration", Integer),
+    Column("base_name", String),
+    Column("base_revision", String),
+    Column("path", String, nullable=False),
+    Column("reader", String, nullable=False),
+    Column("exported_at", String(32), nullable=False),
+    Index(None, "run_id", "iteration"),
+)

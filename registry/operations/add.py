@@ -1,0 +1,91 @@
+"""Add: one checkpoint into the store and the index. Doing it again changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from registry.adapter import same_export
+from registry.core import records
+from registry.core.digest import Digest
+from registry.core.errors import IntegrityError
+from registry.core.model import CONFIG, Checkpoint
+from registry.core.records import Record
+from registry.operations import export, seal
+from registry.store import Store
+
+
+class Outcome(StrEnum):
+    """What `add` found and did."""
+
+    ADDED = "added"
+    PRESENT = "already present"
+    REPAIRED = "repaired"
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The result of `add`.
+
+    Attributes:
+        digest: the adapter.
+        outcome: whether it was new, present and sound, or present and corrupt (and has been replaced).
+        new_export: whether the registry learned of this export just now.
+        manifest: the export's manifest, as recorded.
+        damage: what was wrong with the stored copy that was replaced.
+    """
+
+    digest: Digest
+    outcome: Outcome
+    new_export: bool
+    manifest: dict[str, Any]
+    damage: str | None = None
+
+
+def add(store: Store, checkpoint: Checkpoint, now: str) -> tuple[Added, tuple[Record, ...]]:
+    """Publish a checkpoint's adapter and record the export. Returns the result and all the adapter's export records.
+
+    The stored copy of a known adapter is compared with the checkpoint's bits first; only a sound one counts as present.
+
+    Raises:
+        IntegrityError: what was written is not what was read.
+        StorageError: the store failed; the adapter is there whole or not at all.
+    """
+    new = export.prepare(checkpoint)
+    stored, damage = _stored(store, new)
+    outcome = Outcome.PRESENT
+    if stored is None:
+        outcome = _publish(store, new, now, replace=damage is not None)
+        stored = seal.read_seal(store, new.digest)
+    with seal.opened(store, new.digest, CONFIG) as file:
+        manifest = export.manifest_of(new, file.read(), now)
+    known = next((record for record in stored.exports if same_export(record.predicate, manifest)), None)
+    record = known or records.make(records.EXPORT, new.digest, manifest)
+    for each in {*stored.missing, record}:
+        store.put_record(each)
+    fresh = known is None or known in stored.missing
+    exports = stored.exports if known else (*stored.exports, record)
+    return Added(new.digest, outcome, fresh, record.predicate, damage), exports
+
+
+def _stored(store: Store, new: export.Export) -> tuple[seal.Seal | None, str | None]:
+    """The seal of the stored copy if it is sound, or what is wrong with it; neither if there is none."""
+    if not store.contains(new.digest):
+        return None, None
+    try:
+        return seal.verify(store, new.digest, new.weights.chunks()), None
+    except IntegrityError as error:
+        return None, str(error)
+
+
+def _publish(store: Store, new: export.Export, now: str, *, replace: bool) -> Outcome:
+    with store.stage() as stage:
+        export.write(new, stage, now)
+        if replace:
+            stage.replace(new.digest)
+            return Outcome.REPAIRED
+        if stage.publish(new.digest):
+            return Outcome.ADDED
+    seal.verify(store, new.digest, new.weights.chunks())  # another process was first; its copy is held to the same
+    return Outcome.PRESENT

@@ -1,0 +1,127 @@
+"""What the bytes of a stored adapter must be: the chain from its digest to every file.
+
+The weights prove themselves: the adapter is filed under their sha256. export-manifest.json names the sha256 of the
+weights and of the config, and must be, byte for byte, the predicate of an export record, whose name is its own sha256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from registry.core import jsontext, records
+from registry.core.digest import Digest
+from registry.core.errors import IntegrityError, InvalidReference, MalformedFile, NotFound
+from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
+from registry.core.records import Record
+from registry.disk import CHUNK, Comparison, hash_file
+from registry.store import Store
+
+_SMALL = 64 << 20
+REPAIR = "Run `aorlta-reg add` on its checkpoint again: the stored copy is then replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What is stated about a stored adapter.
+
+    Attributes:
+        files: the sha256 that each of its files must have.
+        exports: its export records, with the one that its own manifest states.
+        missing: those of them that the store does not hold, since their writer was killed.
+    """
+
+    files: dict[str, Digest]
+    exports: tuple[Record, ...]
+    missing: tuple[Record, ...]
+
+
+def read_seal(store: Store, digest: Digest) -> Seal:
+    """Read and check the small files of a stored adapter; the weights' bytes are left to the caller.
+
+    An adapter without any record (its writer was killed between the two) is held to its manifest alone.
+
+    Raises:
+        NotFound: no such adapter.
+        IntegrityError: manifest, records and digest do not agree.
+    """
+    exports = tuple(record for record in store.records(digest) if record.kind == records.EXPORT)
+    data = _read(store, digest, MANIFEST)
+    if exports and all(jsontext.pretty(record.predicate) != data for record in exports):
+        raise IntegrityError(
+            "the stored manifest is in none of its records", path=MANIFEST, key=str(digest), hint=REPAIR
+        )
+    try:
+        manifest = jsontext.parse(data, MANIFEST)
+        stated = {name: Digest(manifest["adapter"][name]["sha256"]) for name in (WEIGHTS, CONFIG)}
+    except (MalformedFile, InvalidReference, KeyError, TypeError) as error:
+        raise IntegrityError("the stored manifest is damaged", path=MANIFEST, key=str(digest), hint=REPAIR) from error
+    if stated[WEIGHTS] != digest:
+        raise IntegrityError(
+            "the stored manifest is of another adapter",
+            path=MANIFEST,
+            found=stated[WEIGHTS],
+            expected=digest,
+            hint=REPAIR,
+        )
+    files = {WEIGHTS: digest, CONFIG: stated[CONFIG], MANIFEST: Digest(hashlib.sha256(data).hexdigest())}
+    missing = () if exports else (records.make(records.EXPORT, digest, manifest),)
+    return Seal(files, exports or missing, missing)
+
+
+def verify(store: Store, digest: Digest, expected: Iterable[memoryview] | None = None) -> Seal:
+    """Hold every file of a stored adapter against its seal.
+
+    Args:
+        store: where it lies.
+        digest: which one.
+        expected: the weights as they are in memory. Bits equal to bits that were just hashed need no second hash.
+
+    Raises:
+        NotFound: no such adapter.
+        IntegrityError: a file is missing or does not match.
+    """
+    seal = read_seal(store, digest)
+    for name in ADAPTER_FILES:
+        with opened(store, digest, name) as file:
+            if name == WEIGHTS and expected is not None:
+                _compare(file, Comparison(expected, f"{digest}: {name}"))
+            elif (actual := hash_file(file)) != seal.files[name]:
+                raise IntegrityError(
+                    "stored bytes do not match their digest",
+                    path=name,
+                    key=str(digest),
+                    found=actual,
+                    expected=seal.files[name],
+                    hint=REPAIR,
+                )
+    return seal
+
+
+def opened(store: Store, digest: Digest, name: str) -> BinaryIO:
+    """Open a file that a stored adapter must have.
+
+    Raises:
+        NotFound: no such adapter.
+        IntegrityError: the adapter is there and the file is not.
+    """
+    try:
+        return store.open(digest, name)
+    except NotFound as error:
+        if not store.contains(digest):
+            raise
+        raise IntegrityError("a stored file is missing", path=name, key=str(digest), hint=REPAIR) from error
+
+
+def _compare(file: BinaryIO, comparison: Comparison) -> None:
+    buffer = memoryview(bytearray(CHUNK))
+    while count := file.readinto(buffer):  # type: ignore[attr-defined]
+        comparison(buffer[:count])
+    comparison.finish()
+
+
+def _read(store: Store, digest: Digest, name: str) -> bytes:
+    with opened(store, digest, name) as file:
+        return file.read(_SMALL)
