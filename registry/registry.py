@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib
 import os
+import threading
 from functools import cached_property
 from typing import TYPE_CHECKING, Unpack
 
-from registry.checkpoints import read_checkpoint
 from registry.core.digest import Digest
 from registry.core.errors import Refused
 from registry.core.model import ReadOptions
 from registry.core.summary import AdapterSummary, IndexRevision
 from registry.disk import make_directories
-from registry.operations.add import Added, add
-from registry.operations.export import Exported, export_to
 from registry.operations.get import get
 from registry.operations.resolve import resolve
 from registry.operations.seal import read_seal, verify
@@ -22,6 +21,8 @@ from registry.store import LocalStore
 
 if TYPE_CHECKING:
     from registry.index import Database, Index
+    from registry.operations.add import Added
+    from registry.operations.export import Exported
 
 INDEX_FILE = "index.sqlite"
 
@@ -55,6 +56,11 @@ class Registry:
         Raises:
             NotFound, Refused, IntegrityError, StorageError.
         """
+        from registry.checkpoints import read_checkpoint  # noqa: PLC0415  what only writers need, readers do not load
+        from registry.operations.add import add  # noqa: PLC0415
+
+        warm = threading.Thread(target=importlib.import_module, args=("registry.index",))
+        warm.start()  # its import takes as long as hashing 300 MB, which leaves the interpreter free meanwhile
         result, exports = add(self._store, read_checkpoint(os.fspath(checkpoint), **options), _now())
         self._index.add(exports)
         return result
@@ -65,9 +71,7 @@ class Registry:
         Raises:
             InvalidReference, NotFound, Ambiguous, OutputExists, IntegrityError, StorageError.
         """
-        target = os.path.realpath(os.fspath(to))
-        if os.path.commonpath((target, os.path.realpath(self.home))) == os.path.realpath(self.home):
-            raise Refused("lies inside the registry", path=target, hint="Name a directory outside it")
+        self._refuse_inside(to)
         return get(self._store, self.resolve(reference), os.fspath(to))
 
     def path(self, reference: str) -> str:
@@ -108,7 +112,12 @@ class Registry:
         Raises:
             StorageError.
         """
-        return self._index.newest(limit) if os.path.isdir(self.home) else []
+        return self._index.newest(limit) if os.path.lexists(self.home) else []
+
+    def _refuse_inside(self, to: str | os.PathLike[str]) -> None:
+        target, home = os.path.realpath(os.fspath(to)), os.path.realpath(self.home)
+        if os.path.commonpath((target, home)) == home:
+            raise Refused("lies inside the registry", path=target, hint="Name a directory outside it")
 
     def index_revision(self) -> IndexRevision:
         """Which schema revision the index has and which one this program needs.
@@ -137,6 +146,9 @@ def export_checkpoint(
     Raises:
         NotFound, Refused (OutputExists among them), IntegrityError, StorageError.
     """
+    from registry.checkpoints import read_checkpoint  # noqa: PLC0415
+    from registry.operations.export import export_to  # noqa: PLC0415
+
     return export_to(lambda: read_checkpoint(os.fspath(checkpoint), **options), os.fspath(out), _now())
 
 

@@ -35,7 +35,7 @@ def export_manifest(
         "format": FORMAT,
         "pass": True,
         "checkpoint": {
-            "path": checkpoint.path,
+            "path": checkpoint.path.encode("utf-8", "backslashreplace").decode(),  # a path need not be UTF-8
             "sha256": checkpoint.digest.hex,
             "bytes": checkpoint.size,
             "reader": checkpoint.reader,

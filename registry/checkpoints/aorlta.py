@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Unpack
+from collections.abc import Iterator, Mapping
+from typing import Any, Unpack
 
 from registry.checkpoints import facts
 from registry.checkpoints.lora_keys import FoundLora, find_lora
 from registry.checkpoints.manifests import find_entry
 from registry.checkpoints.torchfile import open_torch_file
-from registry.core.errors import ManifestMismatch, NotFound, Refused, UnsupportedLora
+from registry.core.errors import ManifestMismatch, NotFound, Refused, UnsupportedLora, shown
 from registry.core.model import Checkpoint, Lora, LoraPair, ManifestEntry, Provenance, ReadOptions
+from registry.core.patterns import matching
 from registry.core.tensor import count_nonfinite, is_zero
 
 READER = "aorlta"
@@ -62,7 +63,10 @@ def read_checkpoint(path: str, **options: Unpack[ReadOptions]) -> Checkpoint:
         aliases=found.aliases,
         nonfinite=nonfinite,
         zero_b=zero_b,
-        warnings=tuple(_warnings(found, lora, manifest, provenance, directory, nonfinite, zero_b)),
+        warnings=(
+            *_unread(stated, config),
+            *_warnings(found, lora, manifest, provenance, directory, nonfinite, zero_b),
+        ),
     )
 
 
@@ -80,6 +84,9 @@ def _tensor_file(path: str) -> str:
 
 def _provenance(config: facts.RunConfig, iteration: int | None, directory: str, options: ReadOptions) -> Provenance:
     run, base = options.get("run"), options.get("base")
+    for name in (run, base):
+        if name is not None and not name.isprintable():
+            raise Refused("not a printable name", found=shown(name))
     model = facts.mapping(config.data.get("model"))
     stated = facts.text(config.data.get("run_id"))
     if run is not None and stated is not None and run != stated:
@@ -118,6 +125,17 @@ def _nonfinite(lora: Lora, path: str, *, allowed: bool) -> int:
     return sum(counts.values())
 
 
+def _unread(stated: Mapping[str, Any], config: facts.RunConfig) -> Iterator[str]:
+    """What is stated in a form that cannot be used: it is left out, and said so."""
+    iteration = stated.get("iteration")
+    if iteration is not None and facts.whole(iteration) is None:
+        yield f"the checkpoint's iteration is no number: {shown(iteration)}"
+    for path in (("model", "adapter"), ("resume", "checkpoint")):
+        value = facts.mapping(config.data.get(path[0])).get(path[1])
+        if value is not None and facts.digest(value) is None:
+            yield f"{'.'.join(path)} in the run's config is no digest: {shown(value)}"
+
+
 def _warnings(
     found: FoundLora,
     lora: Lora,
@@ -138,7 +156,7 @@ def _warnings(
         yield f"{found.beside} other tensors in {'.'.join(found.where) or 'the checkpoint'} are not part of the adapter"
     for name, pattern in (("rank_pattern", lora.settings.rank_pattern), ("alpha_pattern", lora.settings.alpha_pattern)):
         for key, _ in pattern:
-            if not any(facts.matching(pair.module, ((key, None),)) for pair in lora.pairs):
+            if not any(matching(pair.module, ((key, None),)) for pair in lora.pairs):
                 yield f"{name} {key!r} matches no module"
     named = facts.directory_iteration(directory)
     if named is not None and named != provenance.iteration:

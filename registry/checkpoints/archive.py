@@ -4,7 +4,7 @@ about where a record starts would disagree about the weights. Knows nothing of p
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
@@ -106,6 +106,7 @@ def read_archive(source: Source) -> Archive:
     if not lines or lines[0].offset != 0:
         _fail(source, "the archive does not start with a record")
     root = lines[0].name.partition("/")[0]
+    _require_checkpoint(source, {line.name.partition("/")[2] for line in lines})
     entries: dict[str, Entry] = {}
     for line, limit in zip(lines, [*(line.offset for line in lines[1:]), start], strict=True):
         folder, _, name = line.name.partition("/")
@@ -113,10 +114,13 @@ def read_archive(source: Source) -> Archive:
             _fail(source, f"the record lies outside the folder {root!r}", line.name)
         if name in entries:
             _fail(source, "the archive names this record twice", line.name)
+        if line.method:
+            _fail(source, "the record is compressed, which torch.save never does", line.name)
+        if line.flags & _ENCRYPTED:
+            _fail(source, "the record is encrypted", line.name)
         if line.offset + _LOCAL.size + len(line.name.encode()) + line.size > limit:
             _fail(source, "the record overlaps what comes after it", line.name)
         entries[name] = Entry(line.offset, line.size, line.crc32, limit)
-    _require_checkpoint(source, entries)
     return Archive(root, entries)
 
 
@@ -139,10 +143,10 @@ def _require_zip(source: Source) -> None:
     _fail(source, "not a torch.save file (no zip archive)")
 
 
-def _require_checkpoint(source: Source, entries: Mapping[str, Entry]) -> None:
-    if "constants.pkl" in entries or any(name.startswith("code/") for name in entries):
+def _require_checkpoint(source: Source, names: Collection[str]) -> None:
+    if "constants.pkl" in names or any(name.startswith("code/") for name in names):
         _fail(source, "a TorchScript archive, which holds a program and not a checkpoint")
-    if "data.pkl" not in entries:
+    if "data.pkl" not in names:
         _fail(source, "not a torch.save file: the archive has no data.pkl")
 
 
@@ -192,6 +196,8 @@ class _Line(NamedTuple):
     name: str
     size: int
     crc32: int
+    method: int
+    flags: int
 
 
 def _read_directory(source: Source, data: bytes, count: int) -> Iterator[_Line]:
@@ -207,14 +213,10 @@ def _read_directory(source: Source, data: bytes, count: int) -> Iterator[_Line]:
         extra_at = name_at + lengths[0]
         at = extra_at + lengths[1] + lengths[2]
         name = _decode_name(source, data[name_at:extra_at])
-        if method:
-            _fail(source, "the record is compressed, which torch.save never does", name)
-        if flags & _ENCRYPTED:
-            _fail(source, "the record is encrypted", name)
         size, stored, offset = _widened(source, data[extra_at : extra_at + lengths[1]], size, stored, offset)
-        if stored != size or disk:
+        if disk or (stored != size and not method):
             _fail(source, "the archive's directory is damaged", name)
-        yield _Line(offset, name, size, crc)
+        yield _Line(offset, name, size, crc, method, flags)
     if at != len(data):
         _fail(source, "the archive's directory is longer than its entries")
 

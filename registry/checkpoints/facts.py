@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from registry.checkpoints.pickled import Inert
 from registry.core import jsontext
 from registry.core.digest import Digest
-from registry.core.errors import InvalidReference, MissingAlpha, NotFound, UnsupportedLora
+from registry.core.errors import InvalidReference, MalformedFile, MissingAlpha, NotFound, UnsupportedLora, shown
 from registry.core.model import LoraSettings, number
+from registry.core.patterns import is_usable, matching
 from registry.disk import read_small
 
 T = TypeVar("T")
@@ -52,17 +54,22 @@ def read_run_config(checkpoint: str) -> RunConfig:
         data = read_small(path)
     except NotFound:
         return RunConfig(path, {}, None)
-    return RunConfig(path, mapping(jsontext.parse(data, path)), Digest(hashlib.sha256(data).hexdigest()))
+    stated = jsontext.parse(data, path)
+    if not isinstance(stated, dict):
+        raise MalformedFile("not a JSON object", path=path, found=type(stated).__name__)
+    return RunConfig(path, stated, Digest(hashlib.sha256(data).hexdigest()))
 
 
 def directory_iteration(checkpoint: str) -> int | None:
     """The iteration that a checkpoint directory's name states."""
     match = _ITERATION_DIRECTORY.fullmatch(os.path.basename(os.path.realpath(checkpoint)))
-    return int(match[1]) if match else None
+    return whole(int(match[1])) if match else None
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """`value` if it is a mapping, else an empty one."""
+    """`value` if it is a mapping, of whatever class, else an empty one."""
+    if isinstance(value, Inert):
+        return value.items_
     return value if isinstance(value, Mapping) else {}
 
 
@@ -116,14 +123,6 @@ def lora_settings(
         fan_in_fan_out=_agreed(sources, ("fan_in_fan_out",), _flag, path)[0] or False,
     )
     return settings, where
-
-
-def matching(module: str, pattern: tuple[tuple[str, T], ...]) -> list[T]:
-    r"""The values of all keys that match a module's name or its end.
-
-    Source: peft's `get_pattern_key`, `re.match(rf"(.*\.)?({key})$", module)`.
-    """
-    return [value for key, value in pattern if re.match(rf"(.*\.)?({key})$", module)]
 
 
 def _alpha(sources: list[Source], option: float | None, path: str) -> tuple[int | float, str]:
@@ -190,7 +189,7 @@ def _agreed(
     for name, key, value in stated:
         converted = convert(value)
         if converted is None:
-            raise UnsupportedLora("not a usable value", path=path, key=f"{name}.{key}", found=repr(value)[:80])
+            raise UnsupportedLora("not a usable value", path=path, key=f"{name}.{key}", found=shown(value))
         if result[0] is None:
             result = (converted, name.partition(" ")[0])
         elif converted != result[0]:
@@ -225,20 +224,12 @@ def _pattern(convert: Callable[[Any], T | None]) -> Callable[[Any], tuple[tuple[
         pairs = []
         for key, item in value.items():
             result = convert(item)
-            if not isinstance(key, str) or result is None or not _is_pattern(key):
+            if not isinstance(key, str) or result is None or not is_usable(key):
                 return None
             pairs.append((key, result))
         return tuple(sorted(pairs))
 
     return converted
-
-
-def _is_pattern(key: str) -> bool:
-    try:
-        re.compile(key)
-    except (re.error, RecursionError, OverflowError):
-        return False
-    return True
 
 
 def _refuse_unsupported(sources: list[Source], path: str) -> None:
@@ -251,5 +242,5 @@ def _refuse_unsupported(sources: list[Source], path: str) -> None:
                     "the checkpoint's tensors do not hold what this setting adds",
                     path=path,
                     key=f"{source.name}.{key}",
-                    found=repr(value)[:80],
+                    found=shown(value),
                 )

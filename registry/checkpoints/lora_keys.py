@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from registry.checkpoints.pickled import Inert, TensorRef
 from registry.core.dtypes import LORA_DTYPES
@@ -52,7 +52,7 @@ class FoundLora:
 
 @dataclass(slots=True)
 class _Candidate:
-    where: tuple[str, ...]
+    where: tuple[str, ...] = ()
     factors: dict[str, Any] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ def find_lora(contents: object, path: str) -> FoundLora:
         UnsupportedLora: none or several LoRAs, an unpaired factor, colliding names, shapes or types that are no LoRA,
             or other LoRA tensors (magnitudes, embeddings, ...) that the export would lose.
     """
-    candidate = _choose([found for found in _mappings(contents) if found.factors], path)
+    candidate = _choose(list(_mappings(contents)), path)
     _refuse_other_lora(candidate, path)
     factors: dict[tuple[str, str], tuple[str, TensorRef]] = {}
     stripped: set[str] = set()
@@ -93,28 +93,50 @@ def find_lora(contents: object, path: str) -> FoundLora:
 
 
 def _mappings(contents: object) -> Iterator[_Candidate]:
-    """Every mapping reachable from `contents` through mappings and sequences, each once, without recursion."""
-    waiting: list[tuple[tuple[str, ...], object]] = [((), contents)]
+    """Every mapping with LoRA keys that is reachable through mappings and sequences, each once, without recursion."""
+    waiting: list[tuple[_Place | None, object]] = [(None, contents)]
     seen: set[int] = set()
     while waiting:
-        where, value = waiting.pop()
+        place, value = waiting.pop()
         if id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, Inert):
             value = value.items_
         if isinstance(value, Mapping):
-            candidate = _Candidate(where)
+            candidate = _Candidate()
             for key, item in value.items():
                 if isinstance(key, str) and _FACTOR.fullmatch(key) and not isinstance(item, Mapping):
                     candidate.factors[key] = item
                 elif isinstance(item, TensorRef):
-                    candidate.others.append(str(key))
+                    candidate.others.append(_spelled(key))
                 else:
-                    waiting.append(((*where, str(key)), item))
-            yield candidate
+                    waiting.append((_Place(place, key), item))
+            if candidate.factors:
+                candidate.where = _path_of(place)
+                yield candidate
         elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            waiting.extend(((*where, str(index)), item) for index, item in enumerate(value))
+            waiting.extend((_Place(place, index), item) for index, item in enumerate(value))
+
+
+class _Place(NamedTuple):
+    """A key and the place of its container. Paths are spelled out for the few that need one: nesting can be deep."""
+
+    parent: _Place | None
+    key: object
+
+
+def _path_of(place: _Place | None) -> tuple[str, ...]:
+    path = []
+    while place is not None:
+        path.append(_spelled(place.key))
+        place = place.parent
+    return tuple(reversed(path))
+
+
+def _spelled(key: object) -> str:
+    """A key in a path: other kinds than these may be large, and name nothing."""
+    return str(key) if isinstance(key, str | int) else f"<{type(key).__name__}>"
 
 
 def _choose(candidates: list[_Candidate], path: str) -> _Candidate:
@@ -143,20 +165,22 @@ def _refuse_other_lora(candidate: _Candidate, path: str) -> None:
 
 
 def _unwrapped(module: str) -> tuple[str, set[str]]:
-    removed = set()
-    if _PEFT_ROOT in f"{module}.":
-        before, _, module = f"{module}.".partition(_PEFT_ROOT)
-        module = module.removesuffix(".")
-        removed.add(before + _PEFT_ROOT)
+    """The module's own name, and the prefixes that were removed: wrappers can stand between the parts of peft's own."""
     parts = module.split(".")
-    while parts and parts[0] in (_OUTERMOST, *_ANYWHERE):
-        removed.add(f"{parts.pop(0)}.")
-    removed |= {f"{part}." for part in parts if part in _ANYWHERE}
-    return ".".join(part for part in parts if part not in _ANYWHERE), removed
+    removed = {f"{part}." for part in parts if part in _ANYWHERE}
+    name = "".join(f".{part}" for part in parts if part not in _ANYWHERE)
+    if f".{_PEFT_ROOT}" in f"{name}.":
+        before, _, rest = f"{name}.".partition(f".{_PEFT_ROOT}")
+        removed.add(f"{before}.{_PEFT_ROOT}".removeprefix("."))
+        name = f".{rest}".removesuffix(".")
+    while name == f".{_OUTERMOST}" or name.startswith(f".{_OUTERMOST}."):
+        removed.add(f"{_OUTERMOST}.")
+        name = name.removeprefix(f".{_OUTERMOST}")
+    return name.removeprefix("."), removed
 
 
 def _check_name(module: str, key: str, path: str) -> None:
-    if not module or not module.isprintable() or any(not part or part.isspace() for part in module.split(".")):
+    if not module or not key.isprintable() or any(not part or part.isspace() for part in module.split(".")):
         raise UnsupportedLora("not the name of a module", path=path, key=repr(key), found=repr(module))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from registry.core import jsontext
 from registry.core.digest import Digest
-from registry.core.errors import InvalidReference, MalformedFile, NotFound, Refused
+from registry.core.errors import InvalidReference, MalformedFile, NotFound, Refused, shown
 from registry.core.model import ManifestEntry
 from registry.disk import read_small
 
@@ -39,6 +39,8 @@ def _entry(path: str, file: str) -> ManifestEntry | None:
     try:
         data = read_small(path)
     except NotFound:
+        if os.path.islink(path):
+            raise  # it points nowhere: there is a manifest, and it cannot be read
         return None
     listed = _sums(data, path) if path.endswith("SHA256SUMS") else _json(jsontext.parse(data, path), path)
     if file not in listed:
@@ -77,7 +79,7 @@ def _items(document: Any, path: str) -> list[tuple[Any, Any]]:
 
 def _list(listed: dict[str, Any], name: Any, value: Any, path: str) -> None:
     if not isinstance(name, str):
-        raise MalformedFile("a file's name is not text", path=path, found=repr(name))
+        raise MalformedFile("a file's name is not text", path=path, found=shown(name))
     plain = os.path.normpath(name)
     if plain in listed:
         raise MalformedFile("lists a file twice", path=path, key=plain)
@@ -86,8 +88,8 @@ def _list(listed: dict[str, Any], name: Any, value: Any, path: str) -> None:
 
 def _digest(value: Any, path: str, file: str) -> Digest:
     if not isinstance(value, str):
-        raise MalformedFile("gives no sha256", path=path, key=file, found=repr(value))
+        raise MalformedFile("gives no sha256", path=path, key=file, found=shown(value))
     try:
         return Digest.parse(value)
     except InvalidReference as error:
-        raise MalformedFile("gives no sha256", path=path, key=file, found=repr(value)) from error
+        raise MalformedFile("gives no sha256", path=path, key=file, found=shown(value)) from error

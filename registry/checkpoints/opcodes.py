@@ -19,12 +19,12 @@ MAX_KEY_WEIGHT = 1000
 """Most objects that hashing one dictionary key may visit."""
 
 _NEVER_WRITTEN = {
-    "PERSID": "torch's persistent ids are tuples, not text",
-    "EXT1": "it names a global by a number that only the writer's process knew",
-    "EXT2": "it names a global by a number that only the writer's process knew",
-    "EXT4": "it names a global by a number that only the writer's process knew",
-    "NEXT_BUFFER": "torch keeps no data outside the pickle this way",
-    "READONLY_BUFFER": "torch keeps no data outside the pickle this way",
+    **dict.fromkeys(
+        ("PERSID", "INT", "LONG", "FLOAT", "STRING", "UNICODE"),
+        "torch writes binary pickles, and this is its text form",
+    ),
+    **dict.fromkeys(("EXT1", "EXT2", "EXT4"), "it names a global by a number that only the writer's process knew"),
+    **dict.fromkeys(("NEXT_BUFFER", "READONLY_BUFFER"), "torch keeps no data outside the pickle this way"),
     "LONG4": "no checkpoint holds an integer of over 2000 bits, and each use as a key hashes it anew",
 }
 _Effect = Literal["mark", "put", "get", "duplicate", "in place", "make"]
@@ -122,22 +122,21 @@ def _walk(data: bytes, path: str | PathLike[str]) -> Iterator[tuple[int, _Opcode
     """Each opcode's offset, the opcode and its raw argument, up to STOP, which must be the last byte."""
     if data[:1] != b"\x80" or data[1:2] > bytes([MAX_PROTOCOL]):
         raise UnsafePickle("not a pickle of a protocol that torch.save writes", path=path, key="data.pkl")
-    at, size = 0, len(data)
+    at, frame_end, size = 0, 0, len(data)
     for _ in range(MAX_OPCODES):
         start = at
         opcode = _TABLE.get(data[at]) if at < size else None
         if opcode is None:
-            raise _refusal(path, "?", at, "no such opcode" if at < size else "the pickle ends before STOP")
-        name, fixed, prefix, lines = opcode[:4]
-        at += 1 + prefix
-        if prefix:
-            fixed = int.from_bytes(data[at - prefix : at], "little")
-        argument = at
-        at += fixed
-        for _ in range(lines):
-            at = data.find(b"\n", at) + 1 or size + 1
-        if at > size:
-            raise _refusal(path, name, start, "its argument reaches beyond the end of the pickle")
+            raise _refusal(path, "?", at, "no such opcode, or the end of the pickle before STOP")
+        name = opcode.name
+        argument, at = _argument(data, start + 1, opcode)
+        if start < frame_end and (at > frame_end or name == "FRAME"):
+            # The unpickler would drop the rest of the frame, and go on with other opcodes than those seen here.
+            raise _refusal(path, name, start, "it crosses the end of its frame")
+        if name == "FRAME":
+            frame_end = at + int.from_bytes(data[argument:at], "little")
+        if max(at, frame_end) > size:
+            raise _refusal(path, name, start, "it reaches beyond the end of the pickle")
         if name in _NEVER_WRITTEN:
             raise _refusal(path, name, start, _NEVER_WRITTEN[name])
         yield start, opcode, data[argument:at]
@@ -147,6 +146,18 @@ def _walk(data: bytes, path: str | PathLike[str]) -> Iterator[tuple[int, _Opcode
         raise UnsafePickle("too many opcodes", path=path, key="data.pkl", expected=f"<= {MAX_OPCODES}")
     if at != size:
         raise _refusal(path, "STOP", at - 1, "bytes follow it")
+
+
+def _argument(data: bytes, at: int, opcode: _Opcode) -> tuple[int, int]:
+    """Where an opcode's argument starts and stops; it stops beyond `data` where that does not hold all of it."""
+    length = opcode.fixed
+    if opcode.prefix:
+        length = int.from_bytes(data[at : at + opcode.prefix], "little")
+        at += opcode.prefix
+    stop = at + length
+    for _ in range(opcode.lines):
+        stop = data.find(b"\n", stop) + 1 or len(data) + 1
+    return at, stop
 
 
 class _RefusedError(Exception):

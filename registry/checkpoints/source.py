@@ -3,7 +3,6 @@ Knows nothing of what the bytes mean."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import zlib
@@ -16,11 +15,9 @@ from os import PathLike
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from registry.checkpoints.background import CHUNK, BackgroundHash
 from registry.core.digest import Digest
 from registry.core.errors import ChangedWhileRead, MalformedFile, NotFound, StorageError
-
-CHUNK = 256 * 1024
-"""Bytes per read. A larger buffer falls out of the L2 cache before it is hashed, which halves the speed."""
 
 
 class Range(NamedTuple):
@@ -124,20 +121,18 @@ class Source:
         """
         segments = self._allocate(_merged([*wanted, *self._peeked], self.size))
         crcs = {Range(*limits): 0 for limits in checked}
-        sha256 = hashlib.sha256()
-        scratch = memoryview(bytearray(CHUNK))
-        for start, stop, segment, check in _pieces(self.size, segments, crcs):
-            buffer = (
-                scratch[: stop - start] if segment is None else segment.data[start - segment.start :][: stop - start]
-            )
-            self._fill(buffer, start)
-            sha256.update(buffer)
-            if check is not None:
-                crcs[check] = zlib.crc32(buffer, crcs[check])
-            if progress is not None:
-                progress(len(buffer))
+        with BackgroundHash() as sha256:
+            for start, stop, segment, check in _pieces(self.size, segments, crcs):
+                buffer = sha256.scratch() if segment is None else segment.data[start - segment.start :]
+                buffer = buffer[: stop - start]
+                self._fill(buffer, start)
+                if check is not None:
+                    crcs[check] = zlib.crc32(buffer, crcs[check])
+                sha256.update(buffer, is_scratch=segment is None)
+                if progress is not None:
+                    progress(len(buffer))
         kept = [Segment(start, data.toreadonly()) for start, data in segments]
-        streamed = Streamed(Digest(sha256.hexdigest()), kept, crcs)
+        streamed = Streamed(sha256.digest(), kept, crcs)
         self._require_unchanged(streamed)
         return streamed
 

@@ -11,12 +11,13 @@ from typer.core import TyperGroup
 
 from registry.cli import documents, exits
 from registry.cli.environment import HOME_VARIABLE, home
-from registry.cli.output import Output, error_document, printable
+from registry.cli.output import Output, error_document, printable, silence
 from registry.core.errors import RegistryError, StorageError
 from registry.core.version import VERSION
 from registry.registry import Registry, export_checkpoint
 
 _DEFAULT_LIMIT = 50
+_MAX_LIMIT = 100_000
 
 
 class _Commands(TyperGroup):
@@ -33,13 +34,8 @@ class _Commands(TyperGroup):
             print("aorlta-reg: interrupted; nothing half-done is visible", file=sys.stderr)  # noqa: T201
             sys.exit(exits.INTERRUPTED)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
+            silence(sys.stdout)
             sys.exit(exits.OUTPUT_CLOSED)
-        except OSError as error:
-            failure = StorageError(os.strerror(error.errno or 0).lower(), path=error.filename or "standard output")
-            Output(as_json=_wants_json()).error(failure)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(exits.code_of(failure))
         return result
 
 
@@ -77,6 +73,7 @@ Run = Annotated[str | None, typer.Option("--run", metavar="NAME", help="The run,
 Base = Annotated[
     str | None, typer.Option("--base", metavar="NAME", help="The base's name, recorded instead of the config's.")
 ]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=_MAX_LIMIT, metavar="N", help="How many at most.")]
 AllowNonfinite = Annotated[
     bool, typer.Option("--allow-nonfinite", help="Accept infinite or NaN elements; they are counted.")
 ]
@@ -84,10 +81,17 @@ AllowNonfinite = Annotated[
 
 def main() -> None:
     """Run the command line."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-    app()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell's `>&-`: there is nobody to tell
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  it lives as long as the process
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except OSError as error:
+        failure = StorageError(os.strerror(error.errno or 0).lower(), path=error.filename or "standard output")
+        Output(as_json=_wants_json()).error(failure)
+        silence(sys.stdout)
+        sys.exit(exits.code_of(failure))
 
 
 def _wants_json() -> bool:
@@ -199,7 +203,7 @@ def show(reference: Ref, home_option: Home = None, as_json: Json = False) -> Non
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="How many at most.")] = _DEFAULT_LIMIT,
+    limit: Limit = _DEFAULT_LIMIT,
     home_option: Home = None,
     as_json: Json = False,
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from registry.cli.output import printable, size, table
 from registry.core.summary import AdapterSummary, ExportSummary
-from registry.operations.add import Added
+
+if TYPE_CHECKING:
+    from registry.operations.add import Added
 
 _NONE = "-"
 

@@ -4,10 +4,11 @@ obey."""
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -103,5 +104,13 @@ def error_document(error: RegistryError) -> dict[str, Any]:
     return {"kind": error.kind, "message": str(error), **stated}
 
 
+def silence(stream: TextIO) -> None:
+    """Send what a stream still holds, and all that follows, nowhere: or Python complains about it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _err(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    try:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+    except OSError:  # the result and the exit code do not hang on it
+        silence(sys.stderr)

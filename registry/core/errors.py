@@ -21,9 +21,20 @@ RegistryError
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from os import PathLike
 from typing import Any
+
+_SHOWN = 80
+
+
+def shown(value: object) -> str:
+    """A short repr for messages, of anything that a pickle can hold: nested without end, or of a million digits."""
+    try:
+        return reprlib.repr(value)[:_SHOWN]
+    except ValueError:  # an int of more digits than Python prints
+        return f"a huge {type(value).__name__}"
 
 
 class RegistryError(Exception):

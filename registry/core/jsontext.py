@@ -24,19 +24,22 @@ def compact_in_order(value: Any) -> bytes:
 
 
 def parse(data: bytes, path: str) -> Any:
-    """Read JSON strictly: UTF-8, no duplicate keys, no NaN.
+    """Read JSON strictly: UTF-8, no duplicate keys, no NaN, no half of a surrogate pair.
 
     Raises:
         MalformedFile: for anything else; `path` names the file in the message.
     """
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except UnicodeDecodeError as error:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        if b"\\u" in data:
+            json.dumps(value, ensure_ascii=False).encode()  # an escape can spell what UTF-8 cannot
+    except UnicodeError as error:
         raise MalformedFile("not UTF-8 text", path=path) from error
     except RecursionError as error:
         raise MalformedFile("JSON nested too deeply", path=path) from error
     except ValueError as error:
         raise MalformedFile(f"not valid JSON ({error})", path=path) from error
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -3,7 +3,6 @@ adapter. Frozen, without I/O."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -16,6 +15,7 @@ CONFIG = "adapter_config.json"
 MANIFEST = "export-manifest.json"
 ADAPTER_FILES = (WEIGHTS, CONFIG, MANIFEST)
 """The files of an adapter directory, in the order in which they are written."""
+_BEYOND_INT64 = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,10 @@ class ReadOptions(TypedDict, total=False):
 
 
 def number(value: Any) -> int | float | None:
-    """`value` if it is a finite number (booleans are not), with 32.0 as 32, so that the two are one; else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """`value` if it is a number (booleans are not), with 32.0 as 32, so that the two are one; else None.
+
+    None too for NaN, infinities, and what no 64-bit integer holds, which JSON readers and the index would not keep.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _BEYOND_INT64:
         return None
     return int(value) if value == int(value) else value

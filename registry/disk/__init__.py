@@ -5,7 +5,7 @@ Knows nothing of adapters. Every OSError leaves here as one of the project's own
 
 from registry.disk.compare import Comparison
 from registry.disk.files import (
-    CHUNK,
+    blocks,
     copy_verified,
     hash_file,
     list_names,
@@ -16,12 +16,14 @@ from registry.disk.files import (
     translated,
     write_file,
 )
+from registry.disk.new_files import NewFiles
 from registry.disk.output import OutputDirectory
 
 __all__ = [
-    "CHUNK",
     "Comparison",
+    "NewFiles",
     "OutputDirectory",
+    "blocks",
     "copy_verified",
     "hash_file",
     "list_names",

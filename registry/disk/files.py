@@ -48,11 +48,10 @@ def open_regular(path: str) -> BinaryIO:
     """
     with translated(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    file = os.fdopen(descriptor, "rb", buffering=0)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
+        os.close(descriptor)
         raise Refused("not a regular file", path=path)
-    return file
+    return open(path, "rb", buffering=0, opener=lambda _path, _flags: descriptor)  # so that the file knows its name
 
 
 def read_small(path: str, limit: int = 16 << 20) -> bytes:
@@ -75,17 +74,21 @@ def write_file(path: str, chunks: Iterable[Bytes], mode: int = 0o666) -> int:
 
     `mode` is subject to the umask. On failure the incomplete file stays for the caller to remove.
     """
-    with translated(path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            length = 0
-            for chunk in chunks:
-                length += _write_all(file, memoryview(chunk))
-            os.fsync(descriptor)
+    with create(path, mode) as file, translated(path):
+        length = sum(write_all(file, memoryview(chunk)) for chunk in chunks)
+        os.fsync(file.fileno())
     return length
 
 
-def _write_all(file: BinaryIO, data: memoryview) -> int:
+def create(path: str, mode: int = 0o666) -> BinaryIO:
+    """Open the new file `path` for writing, unbuffered. Nothing may be there, not even a dangling link."""
+    with translated(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    return open(path, "wb", buffering=0, opener=lambda _path, _flags: descriptor)  # so that the file knows its name
+
+
+def write_all(file: BinaryIO, data: memoryview) -> int:
+    """Write all of `data`, however little the kernel takes at a time; returns its length."""
     done = 0
     while done < len(data):
         done += file.write(data[done:])
@@ -122,13 +125,24 @@ def list_names(path: str) -> list[str]:
             return []
 
 
+def blocks(file: BinaryIO) -> Iterator[memoryview]:
+    """Everything from the file's position on. A block is overwritten when the next one is asked for."""
+    buffer = memoryview(bytearray(CHUNK))
+    while True:
+        with translated(str(file.name)):
+            count = file.readinto(buffer)  # type: ignore[attr-defined]
+        if not count:
+            return
+        yield buffer[:count]
+
+
 def hash_file(file: BinaryIO, inspect: Callable[[memoryview], None] | None = None) -> Digest:
     """sha256 of everything from the file's position on; each block is also shown to `inspect`, which may raise."""
-    hasher, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK))
-    while count := file.readinto(buffer):  # type: ignore[attr-defined]
-        hasher.update(buffer[:count])
+    hasher = hashlib.sha256()
+    for block in blocks(file):
+        hasher.update(block)
         if inspect is not None:
-            inspect(buffer[:count])
+            inspect(block)
     return Digest(hasher.hexdigest())
 
 
@@ -141,12 +155,12 @@ def copy_verified(source: BinaryIO, path: str, expected: Digest) -> None:
     Raises:
         IntegrityError: the bytes do not have the digest `expected`. The bad copy is removed.
     """
-    with translated(path), open(path, "xb", buffering=0) as target:
+    with create(path) as target, translated(path):
         if _reflinked(source, target):
             with open_regular(path) as copy:
                 actual = hash_file(copy)
         else:
-            actual = hash_file(source, lambda block: _discard(_write_all(target, block)))
+            actual = hash_file(source, lambda block: _discard(write_all(target, block)))
     if actual != expected:
         with suppress(OSError):
             os.unlink(path)

@@ -8,17 +8,17 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
-from registry.core.digest import Bytes
-from registry.core.errors import OutputExists, Refused, RegistryError
-from registry.disk.files import open_regular, sync_directory, translated, write_file
+from registry.core.errors import OutputExists, Refused
+from registry.disk.files import sync_directory, translated
+from registry.disk.new_files import NewFiles
 
 
 class OutputDirectory:
     """Publishes a directory at `path` all at once, never over anything that is already there.
 
-    Entering reserves the name by creating an empty directory, and opens `<path>.partial` for the files. `publish`
+    Entering reserves the name by creating an empty directory, and makes `<path>.partial` for the `files`. `publish`
     renames the latter over the former: the kernel refuses that if anyone put something into the reservation, and
     holding the reservation open shows whether it is still the same directory. If the block ends without `publish`, the
     reservation goes; what was written stays in `.partial`, so that nobody takes it for the result and nothing is lost.
@@ -36,9 +36,11 @@ class OutputDirectory:
     def __init__(self, path: str, names: Iterable[str], *, keep_partial: bool = True) -> None:
         self.path = os.path.abspath(path)
         self.partial = f"{self.path}.partial"
+        self.files = NewFiles(self.partial, 0o666)
         self._names = frozenset(names)
         self._keep_partial = keep_partial
         self._reservation = -1
+        self._made = False
         self._published = False
 
     def __enter__(self) -> Self:
@@ -52,7 +54,8 @@ class OutputDirectory:
             self._remove_leftover()
             with translated(self.partial):
                 os.mkdir(self.partial)
-        except RegistryError:
+            self._made = True
+        except BaseException:
             self._release()
             raise
         return self
@@ -62,22 +65,10 @@ class OutputDirectory:
     ) -> None:
         self._release()
 
-    def write(self, name: str, chunks: Iterable[Bytes]) -> int:
-        """Write one file durably, with the umask's mode. Returns its length."""
-        return write_file(os.path.join(self.partial, name), chunks)
-
-    def open(self, name: str) -> BinaryIO:
-        """Open a written file for reading."""
-        return open_regular(os.path.join(self.partial, name))
-
-    def location(self, name: str) -> str:
-        """The path of a file while the directory is being filled."""
-        return os.path.join(self.partial, name)
-
     def publish(self, *, durable: bool = True) -> None:
         """Give the directory its name. With `durable` it survives a power cut from here on."""
         if durable:
-            sync_directory(self.partial)
+            self.files.sync()
         if not self._reservation_stands():
             raise OutputExists("was replaced while it was reserved", path=self.path, hint=self._kept())
         with translated(self.path):
@@ -102,10 +93,11 @@ class OutputDirectory:
         return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
     def _release(self) -> None:
+        self.files.close()
         if not self._published:
-            if not self._keep_partial:
+            if self._made and not self._keep_partial:
                 shutil.rmtree(self.partial, ignore_errors=True)
-            for path, mine in ((self.partial, True), (self.path, self._reservation_stands())):
+            for path, mine in ((self.partial, self._made), (self.path, self._reservation_stands())):
                 if mine:
                     with suppress(OSError):  # not empty: what was written stays, and so does what another put there
                         os.rmdir(path)

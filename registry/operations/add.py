@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -49,23 +50,21 @@ def add(store: Store, checkpoint: Checkpoint, now: str) -> tuple[Added, tuple[Re
     The stored copy of a known adapter is compared with the checkpoint's bits first; only a sound one counts as present.
 
     Raises:
-        IntegrityError: what was written is not what was read.
+        IntegrityError: what was written is not what was read, or a record is corrupt.
         StorageError: the store failed; the adapter is there whole or not at all.
     """
     new = export.prepare(checkpoint)
+    earlier = seal.exports(store, new.digest)
     stored, damage = _stored(store, new)
     outcome = Outcome.PRESENT
     if stored is None:
-        outcome = _publish(store, new, now, replace=damage is not None)
+        outcome = _publish(store, new, earlier, now, replace=damage is not None)
         stored = seal.read_seal(store, new.digest)
-    with seal.opened(store, new.digest, CONFIG) as file:
-        manifest = export.manifest_of(new, file.read(), now)
-    known = next((record for record in stored.exports if same_export(record.predicate, manifest)), None)
-    record = known or records.make(records.EXPORT, new.digest, manifest)
-    for each in {*stored.missing, record}:
+    record = _record(new, seal.read(store, new.digest, CONFIG), stored.exports, now)
+    for each in dict.fromkeys((*stored.missing, record)):  # the one that the stored manifest states comes first
         store.put_record(each)
-    fresh = known is None or known in stored.missing
-    exports = stored.exports if known else (*stored.exports, record)
+    fresh = record.digest not in {known.digest for known in earlier}
+    exports = tuple(dict.fromkeys((*stored.exports, record)))
     return Added(new.digest, outcome, fresh, record.predicate, damage), exports
 
 
@@ -79,9 +78,19 @@ def _stored(store: Store, new: export.Export) -> tuple[seal.Seal | None, str | N
         return None, str(error)
 
 
-def _publish(store: Store, new: export.Export, now: str, *, replace: bool) -> Outcome:
+def _record(new: export.Export, config: bytes, known: Iterable[Record], now: str) -> Record:
+    """The known record of this export, or a new one."""
+    manifest = export.manifest_of(new, config, now)
+    same = next((record for record in known if same_export(record.predicate, manifest)), None)
+    return same or records.make(records.EXPORT, new.digest, manifest)
+
+
+def _publish(store: Store, new: export.Export, earlier: tuple[Record, ...], now: str, *, replace: bool) -> Outcome:
+    record = _record(new, new.config, earlier, now)
     with store.stage() as stage:
-        export.write(new, stage, now)
+        export.write(new, stage.files, record.predicate)
+        if earlier:  # records that outlived their adapter: its manifest is in one of them from the moment it is seen
+            store.put_record(record)
         if replace:
             stage.replace(new.digest)
             return Outcome.REPAIRED

@@ -1,21 +1,22 @@
-"""Export: one checkpoint into one adapter, written to a stage and read back before anyone can see it."""
+"""Export: one checkpoint into one adapter, written out of sight and read back before anyone can see it."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
 from registry.adapter import Weights, adapter_config, encode, export_manifest, tensor_digest
 from registry.core import jsontext
-from registry.core.digest import Bytes, Digest
+from registry.core.digest import Digest
 from registry.core.errors import IntegrityError
 from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS, Checkpoint
 from registry.core.version import VERSION
 from registry.disk import Comparison, OutputDirectory, hash_file
+from registry.store import Files
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,14 +39,6 @@ class Exported:
     manifest: dict[str, Any]
 
 
-class Stage(Protocol):
-    """Where an adapter is written before it is published: in a store, or beside an output directory."""
-
-    def write(self, name: str, chunks: Iterable[Bytes]) -> int: ...
-
-    def open(self, name: str) -> BinaryIO: ...
-
-
 def prepare(checkpoint: Checkpoint) -> Export:
     """Lay the adapter out in memory and compute its identities, on two cores: nothing is written."""
     weights = encode(checkpoint.lora)
@@ -56,23 +49,31 @@ def prepare(checkpoint: Checkpoint) -> Export:
     return Export(checkpoint, weights, digest.result(), tensors, config)
 
 
-def write(export: Export, stage: Stage, exported_at: str) -> dict[str, Any]:
-    """Write the three files, read the weights back from the disk, and return the manifest.
+def write(export: Export, files: Files, manifest: dict[str, Any]) -> None:
+    """Write the three files durably, and read the weights back.
+
+    Reading back catches what the memory, this program or the kernel's page cache did to the bytes on their way; it goes
+    on while the disk is still busy with them.
 
     Raises:
         IntegrityError: what landed is not what the checkpoint holds, or does not have the digest that was computed.
     """
-    stage.write(WEIGHTS, export.weights.chunks())
-    with stage.open(WEIGHTS) as landed:
+    files.write(WEIGHTS, export.weights.chunks())
+    files.write(CONFIG, [export.config])
+    files.write(MANIFEST, [jsontext.pretty(manifest)])
+    with ThreadPoolExecutor(1) as pool:
+        synced = pool.submit(files.sync)
+        _read_back(export, files)
+        synced.result()
+
+
+def _read_back(export: Export, files: Files) -> None:
+    with files.open(WEIGHTS) as landed:
         compare = Comparison(export.weights.chunks(), WEIGHTS)
         digest = hash_file(landed, compare)
         compare.finish()
     if digest != export.digest:
         raise IntegrityError("the written file has another digest", key=WEIGHTS, found=digest, expected=export.digest)
-    stage.write(CONFIG, [export.config])
-    manifest = manifest_of(export, export.config, exported_at)
-    stage.write(MANIFEST, [jsontext.pretty(manifest)])
-    return manifest
 
 
 def manifest_of(export: Export, config: bytes, exported_at: str) -> dict[str, Any]:
@@ -96,7 +97,8 @@ def export_to(read: Callable[[], Checkpoint], directory: str, exported_at: str) 
     """
     with OutputDirectory(directory, ADAPTER_FILES) as output:
         export = prepare(read())
-        manifest = write(export, output, exported_at)
+        manifest = manifest_of(export, export.config, exported_at)
+        write(export, output.files, manifest)
         output.publish()
     return Exported(output.path, export.digest, manifest)
 

@@ -24,6 +24,6 @@ def get(store: Store, digest: Digest, directory: str) -> str:
     with OutputDirectory(directory, ADAPTER_FILES, keep_partial=False) as output:
         for name in ADAPTER_FILES:
             with seal.opened(store, digest, name) as source:
-                copy_verified(source, output.location(name), expected[name])
+                copy_verified(source, output.files.path(name), expected[name])
         output.publish(durable=False)
     return output.path

@@ -13,13 +13,12 @@ from typing import BinaryIO
 
 from registry.core import jsontext, records
 from registry.core.digest import Digest
-from registry.core.errors import IntegrityError, InvalidReference, MalformedFile, NotFound
+from registry.core.errors import IntegrityError, InvalidReference, MalformedFile, NotFound, Refused
 from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
 from registry.core.records import Record
-from registry.disk import CHUNK, Comparison, hash_file
+from registry.disk import Comparison, blocks, hash_file
 from registry.store import Store
 
-_SMALL = 64 << 20
 REPAIR = "Run `aorlta-reg add` on its checkpoint again: the stored copy is then replaced"
 
 
@@ -47,9 +46,9 @@ def read_seal(store: Store, digest: Digest) -> Seal:
         NotFound: no such adapter.
         IntegrityError: manifest, records and digest do not agree.
     """
-    exports = tuple(record for record in store.records(digest) if record.kind == records.EXPORT)
-    data = _read(store, digest, MANIFEST)
-    if exports and all(jsontext.pretty(record.predicate) != data for record in exports):
+    known = exports(store, digest)
+    data = read(store, digest, MANIFEST)
+    if known and all(jsontext.pretty(record.predicate) != data for record in known):
         raise IntegrityError(
             "the stored manifest is in none of its records", path=MANIFEST, key=str(digest), hint=REPAIR
         )
@@ -67,8 +66,17 @@ def read_seal(store: Store, digest: Digest) -> Seal:
             hint=REPAIR,
         )
     files = {WEIGHTS: digest, CONFIG: stated[CONFIG], MANIFEST: Digest(hashlib.sha256(data).hexdigest())}
-    missing = () if exports else (records.make(records.EXPORT, digest, manifest),)
-    return Seal(files, exports or missing, missing)
+    missing = () if known else (records.make(records.EXPORT, digest, manifest),)
+    return Seal(files, known or missing, missing)
+
+
+def exports(store: Store, digest: Digest) -> tuple[Record, ...]:
+    """The export records of an adapter.
+
+    Raises:
+        IntegrityError: a record does not match its name.
+    """
+    return tuple(record for record in store.records(digest) if record.kind == records.EXPORT)
 
 
 def verify(store: Store, digest: Digest, expected: Iterable[memoryview] | None = None) -> Seal:
@@ -105,23 +113,23 @@ def opened(store: Store, digest: Digest, name: str) -> BinaryIO:
 
     Raises:
         NotFound: no such adapter.
-        IntegrityError: the adapter is there and the file is not.
+        IntegrityError: the adapter is there and the file is not, or is no file.
     """
     try:
         return store.open(digest, name)
-    except NotFound as error:
+    except (NotFound, Refused) as error:
         if not store.contains(digest):
             raise
         raise IntegrityError("a stored file is missing", path=name, key=str(digest), hint=REPAIR) from error
 
 
-def _compare(file: BinaryIO, comparison: Comparison) -> None:
-    buffer = memoryview(bytearray(CHUNK))
-    while count := file.readinto(buffer):  # type: ignore[attr-defined]
-        comparison(buffer[:count])
-    comparison.finish()
-
-
-def _read(store: Store, digest: Digest, name: str) -> bytes:
+def read(store: Store, digest: Digest, name: str) -> bytes:
+    """The bytes of a small file that a stored adapter must have. Raises as `opened`."""
     with opened(store, digest, name) as file:
-        return file.read(_SMALL)
+        return b"".join(map(bytes, blocks(file)))
+
+
+def _compare(file: BinaryIO, comparison: Comparison) -> None:
+    for block in blocks(file):
+        comparison(block)
+    comparison.finish()

@@ -10,20 +10,29 @@ from registry.core.digest import Bytes, Digest
 from registry.core.records import Record
 
 
-class Stage(Protocol):
-    """A private place that no reader sees, where the files of one adapter are gathered."""
+class Files(Protocol):
+    """Files being written where no reader sees them."""
 
     def write(self, name: str, chunks: Iterable[Bytes]) -> int:
-        """Write one new file durably; returns its length in bytes."""
+        """Write one new file; returns its length in bytes."""
         ...
 
     def open(self, name: str) -> BinaryIO:
         """Read back a file that was written."""
         ...
 
+    def sync(self) -> None:
+        """Make all that was written durable."""
+        ...
 
-class StoreStage(Stage, Protocol):
-    """A stage whose content can become an adapter of the store."""
+
+class Stage(Protocol):
+    """A private place where the files of one adapter are gathered until they become an adapter of the store."""
+
+    @property
+    def files(self) -> Files:
+        """Where to write them."""
+        ...
 
     def publish(self, digest: Digest) -> bool:
         """Make the staged files the adapter `digest`, all at once and durably.
@@ -45,7 +54,7 @@ class Store(Protocol):
     StorageError for all that the storage below fails at. Nothing is verified on the way out: callers do that.
     """
 
-    def stage(self) -> AbstractContextManager[StoreStage]:
+    def stage(self) -> AbstractContextManager[Stage]:
         """A fresh stage; what is not published is removed when the block ends."""
         ...
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from registry.core import records
-from registry.core.digest import Bytes, Digest
+from registry.core.digest import Digest
 from registry.core.errors import InvalidReference, NotFound
 from registry.core.records import Record
 from registry.disk import (
+    NewFiles,
     list_names,
     make_directories,
     open_regular,
@@ -44,7 +45,11 @@ class LocalStore:
     @contextmanager
     def stage(self) -> Iterator[LocalStage]:
         with staging_directory(self._staging) as path:
-            yield LocalStage(self, path)
+            stage = LocalStage(self, path)
+            try:
+                yield stage
+            finally:
+                stage.files.close()
 
     def contains(self, digest: Digest) -> bool:
         return os.path.isdir(self.directory(digest))
@@ -100,26 +105,20 @@ class LocalStore:
 
 
 class LocalStage:
-    """A `StoreStage`: one directory in staging."""
+    """A `Stage`: one directory in staging."""
 
     def __init__(self, store: LocalStore, path: str) -> None:
         self._store = store
-        self._path = path
-
-    def write(self, name: str, chunks: Iterable[Bytes]) -> int:
-        return write_file(os.path.join(self._path, name), chunks, _READ_ONLY)
-
-    def open(self, name: str) -> BinaryIO:
-        return open_regular(os.path.join(self._path, name))
+        self.files = NewFiles(path, _READ_ONLY)
 
     def publish(self, digest: Digest) -> bool:
         final = self._store.directory(digest)
         shard = os.path.dirname(final)
         make_directories(shard)
-        sync_directory(self._path)
+        self.files.sync()
         with translated(final):
             try:
-                os.rename(self._path, final)
+                os.rename(self.files.directory, final)
             except OSError:
                 if os.path.isdir(final):  # another process was first
                     return False
@@ -128,7 +127,8 @@ class LocalStage:
         return True
 
     def replace(self, digest: Digest) -> None:
-        self._store.set_aside(digest)
+        with suppress(NotFound):  # another process has moved it already
+            self._store.set_aside(digest)
         self.publish(digest)
 
 

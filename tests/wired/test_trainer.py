@@ -16,11 +16,7 @@ from transformers import Qwen3_5ForCausalLM
 
 from .trainer import TrainedRun, probe, train
 
-pytestmark = [
-    pytest.mark.slow,
-    # peft 0.21 asks transformers 5.24 for a name it has deprecated
-    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

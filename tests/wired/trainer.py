@@ -73,13 +73,15 @@ def train(
     withhold: Collection[str] = (),
     served: layout.Served = "tensors",
     warm_start: Path | None = None,
+    base_name: str | None = None,
     report: Callable[[Iteration], None] | None = None,
 ) -> TrainedRun:
     """Train a LoRA on the base in `base_dir` (made there if it holds none) and write the run to `run_dir`.
 
     `withhold` names engines that are served the base instead of the merged weights. `warm_start` is a PEFT adapter
-    directory with this r and alpha. `report` is called after each iteration. On one machine and one thread count
-    the same arguments give the same tensors; global random state is left as it was.
+    directory with this r and alpha. `base_name` is what the run's config calls the base, if not its path. `report` is
+    called after each iteration. On one machine and one thread count the same arguments give the same tensors; global
+    random state is left as it was.
     Raises ValueError for contradicting arguments, FileExistsError where `run_dir` already holds a run.
     """
     if unknown := set(withhold) - set(engines):
@@ -99,7 +101,10 @@ def train(
         rounding = partial(lora.round_stochastic, generator=torch.Generator().manual_seed(seed + 1))
 
     run_dir.mkdir(parents=True, exist_ok=True)
-    source = {"base": str(base_dir.resolve()), "revision": layout.file_sha256(base_dir / "model.safetensors")}
+    source = {
+        "base": base_name or str(base_dir.resolve()),
+        "revision": layout.file_sha256(base_dir / "model.safetensors"),
+    }
     config = {
         "run_id": run_id,
         "model": source if start is None else {**source, "adapter": f"sha256:{start}"},

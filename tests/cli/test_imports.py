@@ -1,0 +1,65 @@
+"""What each command loads: the real command, which then reports the modules of its own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shelf
+from tests.support.runs import contents, lora_state, write_checkpoint
+
+REPORTING = """
+import atexit, json, os, sys
+atexit.register(lambda: json.dump(sorted(sys.modules), open(os.environ["MODULES"], "w")))
+from registry.cli import main
+main()
+"""
+NEVER = {"torch", "peft", "numpy", "safetensors", "transformers"}
+DATABASE = {"sqlalchemy", "alembic", "sqlite3"}
+
+
+def loaded(shelf: Shelf, arguments: list[str | Path], report: Path) -> set[str]:
+    """The top-level packages in the process of a command that succeeded, and its submodules of `registry`."""
+    subprocess.run(
+        [sys.executable, "-c", REPORTING, *map(str, arguments)],
+        env=shelf.cli.environment(MODULES=str(report)),
+        capture_output=True,
+        check=True,
+    )
+    modules = json.loads(report.read_text())
+    assert "registry.cli.app" in modules, "the report comes from the command's own process"
+    return {name.partition(".")[0] for name in modules} | {name for name in modules if name.startswith("registry.")}
+
+
+@pytest.mark.parametrize("command", ["add", "add again", "export", "get", "path", "show", "list"])
+def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: Path) -> None:
+    new = write_checkpoint(tmp_path / "new", contents(lora_state(seed=9)))
+    arguments: dict[str, list[str | Path]] = {
+        "add": ["add", new, "--home", tmp_path / "home"],
+        "add again": ["add", shelf.checkpoint],
+        "export": ["export", new, "--out", tmp_path / "out"],
+        "get": ["get", shelf.hex[:6], "--to", tmp_path / "out"],
+        "path": ["path", shelf.hex],
+        "show": ["show", shelf.hex],
+        "list": ["list"],
+    }
+    modules = loaded(shelf, arguments[command], tmp_path / "modules.json")
+    assert not modules & NEVER
+    if command in ("get", "path", "export"):
+        assert not modules & (DATABASE | {"rich", "registry.index"})
+    else:
+        assert "sqlalchemy" in modules, "or this test could not see it"
+    if command != "add":
+        assert "alembic" not in modules, "only making or upgrading an index needs it"
+
+
+def test_importing_the_package_loads_no_third_party_module() -> None:
+    report = "import registry, sys; print(*{name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names)"
+    bare = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.defpath}
+    done = subprocess.run([sys.executable, "-S", "-c", report], env=bare, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= {"registry", "__main__"}

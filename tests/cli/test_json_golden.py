@@ -1,0 +1,201 @@
+"""`--json`: the documents as they are promised, key by key. Scripts read them, so a change here is a change of the
+interface. What differs from run to run is replaced by its kind; everything else is literal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from registry.index.schema import HEAD
+from tests.support.process import CommandLine
+from tests.support.runs import contents, write_checkpoint
+
+PLAIN = "sha256:0d47430cd907fe1487149d2bbc985615d6aba49e18927b57ecc76931992e7639"
+STRONG = "sha256:352a8d16e519858e3c5aea084d5af335e51b2a1e498ac830f37eb957e39f4dea"
+TENSORS = "sha256:3db283b892608b00f25c5329fef9889954f52ac38b324cc7a262b19ae5ab22ea"
+"""The two adapters, which have equal tensors: these bytes are promised too."""
+
+VOLATILE = (
+    ("<time>", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")),
+    ("<sha256>", re.compile(r"sha256:[0-9a-f]{64}")),
+)
+
+PLAIN_DOCUMENT = {
+    "digest": PLAIN,
+    "tensor_digest": TENSORS,
+    "bytes": 872,
+    "modules": 2,
+    "r": 4,
+    "lora_alpha": 8,
+    "use_rslora": False,
+    "first_exported_at": "<time>",
+    "same_tensors": [STRONG],
+    "exports": [
+        {
+            "checkpoint_digest": "<sha256>",
+            "run": "run",
+            "iteration": 3,
+            "base": "org/base",
+            "base_revision": "main",
+            "path": "<root>/run/ckpt/iter-3/trainer.pt",
+            "reader": "aorlta",
+            "exported_at": "<time>",
+            "record": "<sha256>",
+        }
+    ],
+}
+STRONG_DOCUMENT = {
+    "digest": STRONG,
+    "tensor_digest": TENSORS,
+    "bytes": 880,
+    "modules": 2,
+    "r": 4,
+    "lora_alpha": 16.5,
+    "use_rslora": False,
+    "first_exported_at": "<time>",
+    "same_tensors": [PLAIN],
+    "exports": [
+        {
+            "checkpoint_digest": "<sha256>",
+            "run": None,
+            "iteration": 3,
+            "base": None,
+            "base_revision": None,
+            "path": "<root>/other/ckpt/iter-3/trainer.pt",
+            "reader": "aorlta",
+            "exported_at": "<time>",
+            "record": "<sha256>",
+        }
+    ],
+}
+NO_MANIFEST = "no manifest beside the checkpoint: nothing says which bytes the trainer wrote"
+NO_RUN = "the run is not known: give it with --run"
+MISSING = {"kind": "NotFound", "message": "<root>/missing: no such file", "path": "<root>/missing"}
+TAKEN = "Nothing was written; name another directory or remove this one"
+
+DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, stdout, stderr; run in this order
+    ("list", 0, {"adapters": []}, None),
+    (
+        "add run/ckpt/iter-3 other/ckpt/iter-3 missing",
+        3,
+        {
+            "adapters": [
+                {
+                    "checkpoint": "run/ckpt/iter-3",
+                    "checkpoint_digest": "<sha256>",
+                    "digest": PLAIN,
+                    "outcome": "added",
+                    "new_export": True,
+                    "damage": None,
+                    "run": "run",
+                    "iteration": 3,
+                    "warnings": [],
+                },
+                {
+                    "checkpoint": "other/ckpt/iter-3",
+                    "checkpoint_digest": "<sha256>",
+                    "digest": STRONG,
+                    "outcome": "added",
+                    "new_export": True,
+                    "damage": None,
+                    "run": None,
+                    "iteration": 3,
+                    "warnings": [NO_MANIFEST, NO_RUN],
+                },
+            ],
+            "errors": [{"checkpoint": "missing", **MISSING}],
+        },
+        {"error": MISSING},
+    ),
+    (
+        "add run/ckpt/iter-3",
+        0,
+        {
+            "adapters": [
+                {
+                    "checkpoint": "run/ckpt/iter-3",
+                    "checkpoint_digest": "<sha256>",
+                    "digest": PLAIN,
+                    "outcome": "already present",
+                    "new_export": False,
+                    "damage": None,
+                    "run": "run",
+                    "iteration": 3,
+                    "warnings": [],
+                }
+            ],
+            "errors": [],
+        },
+        None,
+    ),
+    (
+        "export other/ckpt/iter-3 --out out",
+        0,
+        {"digest": STRONG, "directory": "<root>/out", "warnings": [NO_MANIFEST, NO_RUN]},
+        None,
+    ),
+    ("list", 0, {"adapters": [STRONG_DOCUMENT, PLAIN_DOCUMENT]}, None),
+    (f"show {PLAIN}", 0, PLAIN_DOCUMENT, None),
+    (f"path {PLAIN}", 0, {"digest": PLAIN, "path": f"<root>/home/adapters/{PLAIN[7:9]}/{PLAIN[7:]}"}, None),
+    (f"get {PLAIN} --to got", 0, {"digest": PLAIN, "directory": "<root>/got"}, None),
+    (
+        f"get {PLAIN} --to got",
+        2,
+        None,
+        {
+            "error": {
+                "kind": "OutputExists",
+                "message": f"<root>/got: already exists. {TAKEN}",
+                "path": "<root>/got",
+                "hint": TAKEN,
+            }
+        },
+    ),
+    (
+        "show 0000",
+        3,
+        None,
+        {"error": {"kind": "NotFound", "message": "0000: no adapter's digest starts with this", "key": "0000"}},
+    ),
+    ("db current", 0, {"found": HEAD, "needed": HEAD}, None),
+    ("db upgrade", 0, {"found": HEAD, "needed": HEAD}, None),
+]
+
+
+def state() -> dict[str, torch.Tensor]:
+    """Tensors that do not depend on a random number generator."""
+    return {
+        f"layers.{layer}.q_proj.lora_{factor}.weight": torch.arange(24, dtype=torch.float32).reshape(shape)
+        for layer in range(2)
+        for factor, shape in (("A", (4, 6)), ("B", (6, 4)))
+    }
+
+
+def normal(value: Any, root: str) -> Any:
+    """`value` with what differs from run to run replaced."""
+    match value:
+        case dict():
+            return {key: normal(each, root) for key, each in value.items()}
+        case list():
+            return [normal(each, root) for each in value]
+        case str() if value not in (PLAIN, STRONG, TENSORS):
+            text = value.replace(root, "<root>")
+            return next((kind for kind, pattern in VOLATILE if pattern.fullmatch(text)), text)
+    return value
+
+
+def test_every_document_is_as_promised(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "run", contents(state()))
+    write_checkpoint(tmp_path / "other", contents(state(), alpha=16.5), config={"lora": {}}, manifest=False)
+    cli = CommandLine(tmp_path / "home")
+    for command, code, stdout, stderr in DOCUMENTS:
+        done = cli(*command.split(), "--json", cwd=tmp_path)
+        found = [normal(json.loads(text), str(tmp_path)) if text else None for text in (done.out, done.err)]
+        assert (command, done.code, *found) == (command, code, stdout, stderr)
+        for document, promised in zip(found, (stdout, stderr), strict=True):
+            assert json.dumps(document) == json.dumps(promised), "in the promised order, and 8 is not 8.0"

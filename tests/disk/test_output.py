@@ -1,0 +1,183 @@
+"""The publication rule: a name is reserved by making it, and only that reservation is ever replaced."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from registry.core.errors import NotFound, OutputExists, Refused, StorageError
+from registry.disk import OutputDirectory
+from tests.support.trees import contents, snapshot
+
+FILES = {"one.bin": b"1" * 1000, "two.json": b"{}\n"}
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def partial(out: Path) -> Path:
+    return out.with_name("out.partial")
+
+
+def publish(path: Path, meanwhile: Callable[[], object] = lambda: None, **options: bool) -> None:
+    """Make the directory; `meanwhile` happens between reservation and publication."""
+    with OutputDirectory(str(path), FILES, **options) as output:
+        for name, data in FILES.items():
+            output.files.write(name, [data])
+        meanwhile()
+        output.publish()
+
+
+@pytest.mark.parametrize(
+    ("umask", "modes"), [(0o002, (0o775, 0o664)), (0o022, (0o755, 0o644)), (0o077, (0o700, 0o600))]
+)
+def test_published_directory_holds_the_files_with_the_umasks_modes(
+    umask: int, modes: tuple[int, int], out: Path, partial: Path
+) -> None:
+    before = os.umask(umask)
+    try:
+        publish(out)
+    finally:
+        os.umask(before)
+    assert contents(out) == FILES
+    assert not partial.exists()
+    assert out.stat().st_mode & 0o777 == modes[0]
+    assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {modes[1]}
+
+
+def make_file(path: Path) -> None:
+    path.write_text("mine")
+
+
+def make_full_directory(path: Path) -> None:
+    path.mkdir()
+    (path / "mine").write_text("mine")
+
+
+def make_link(path: Path) -> None:
+    path.with_name("elsewhere").mkdir()
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def make_dangling_link(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+KINDS = [make_file, Path.mkdir, make_full_directory, make_link, make_dangling_link, os.mkfifo]
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_whatever_exists_is_refused_and_left_alone(
+    make: Callable[[Path], None], out: Path, partial: Path, tmp_path: Path
+) -> None:
+    make(out)
+    before = snapshot(tmp_path)
+    with pytest.raises(OutputExists, match="already exists"):
+        publish(out)
+    assert snapshot(tmp_path) == before
+    assert not partial.exists()
+
+
+def test_what_is_put_into_the_reservation_is_kept_and_the_result_stays_beside_it(out: Path, partial: Path) -> None:
+    with pytest.raises(OutputExists) as caught:
+        publish(out, lambda: make_file(out / "mine"))
+    assert contents(out) == {"mine": b"mine"}
+    assert contents(partial) == FILES
+    assert str(partial) in str(caught.value)
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_what_replaces_the_reservation_is_kept_and_the_result_stays_beside_it(
+    make: Callable[[Path], None], out: Path, partial: Path
+) -> None:
+    put = []
+
+    def replace() -> None:
+        out.rename(out.with_name("moved"))  # kept, so that its inode is not given to what comes
+        make(out)
+        put.append(out.lstat())
+
+    with pytest.raises(OutputExists, match="replaced"):
+        publish(out, replace)
+    assert os.path.samestat(out.lstat(), put[0])
+    assert contents(partial) == FILES
+
+
+def test_reservation_that_was_removed_is_not_taken_again(out: Path, partial: Path) -> None:
+    with pytest.raises(OutputExists):
+        publish(out, out.rmdir)
+    assert not out.exists()
+    assert contents(partial) == FILES
+
+
+def fail() -> None:
+    raise KeyboardInterrupt
+
+
+def test_failure_gives_the_name_back_and_keeps_what_was_written(out: Path, partial: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        publish(out, fail)
+    assert not out.exists()
+    assert contents(partial) == FILES
+
+
+def test_failure_of_a_copy_that_can_be_made_again_leaves_nothing(out: Path, partial: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        publish(out, fail, keep_partial=False)
+    assert not out.exists()
+    assert not partial.exists()
+
+
+def test_failure_before_anything_was_written_leaves_nothing(out: Path, partial: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), OutputDirectory(str(out), FILES):
+        fail()
+    assert not out.exists()
+    assert not partial.exists()
+
+
+def test_leftover_of_an_earlier_failure_is_replaced(out: Path, partial: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        publish(out, fail)
+    (partial / "one.bin").write_bytes(b"stale")
+    publish(out)
+    assert contents(out) == FILES
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("keep_partial", [True, False])
+@pytest.mark.parametrize("make", [make_file, make_full_directory, make_link, os.mkfifo])
+def test_partial_that_is_not_ours_is_refused_and_left_alone(
+    make: Callable[[Path], None], keep_partial: bool, out: Path, partial: Path, tmp_path: Path
+) -> None:
+    make(partial)
+    before = contents(tmp_path), partial.lstat()
+    with pytest.raises(Refused, match="in the way") as caught:
+        publish(out, keep_partial=keep_partial)
+    assert caught.value.path == str(partial)
+    assert (contents(tmp_path), partial.lstat()) == before
+    assert not out.exists()
+
+
+def test_missing_parent_is_not_found_and_a_file_as_parent_a_storage_error(tmp_path: Path) -> None:
+    make_file(tmp_path / "file")
+    with pytest.raises(NotFound):
+        publish(tmp_path / "missing" / "out")
+    with pytest.raises(StorageError):
+        publish(tmp_path / "file" / "out")
+
+
+def test_no_descriptor_is_left_open_whatever_happens(out: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    publish(out)
+    for options in ({"keep_partial": True}, {"keep_partial": False}):
+        with pytest.raises(OutputExists):
+            publish(out, **options)
+        with pytest.raises(KeyboardInterrupt):
+            publish(out.with_name("other"), fail, **options)
+    assert os.listdir("/proc/self/fd") == before

@@ -1,0 +1,52 @@
+"""Indexes on disk, and the records that fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from registry.core import records
+from registry.core.records import Record
+from registry.index import Database, Index
+from registry.operations import export
+from tests.support.values import digest_of, read
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Where the index's database is made."""
+    return tmp_path / "index.sqlite"
+
+
+@pytest.fixture
+def index(database: Path) -> Index:
+    return Index(Database(str(database)))
+
+
+@pytest.fixture(scope="session")
+def predicate(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A real export manifest."""
+    prepared = export.prepare(read(tmp_path_factory.mktemp("export") / "run"))
+    return export.manifest_of(prepared, prepared.config, "2026-01-01T00:00:00.000000Z")
+
+
+@pytest.fixture
+def exported(predicate: dict[str, Any]) -> Callable[..., Record]:
+    """Makes the record of an export. What is not said is as in the first one."""
+
+    def exported(
+        adapter: str = "adapter", *, at: int = 1, checkpoint: str = "checkpoint", tensors: str = "tensors", **run: Any
+    ) -> Record:
+        facts = {
+            **predicate,
+            "checkpoint": {**predicate["checkpoint"], "sha256": digest_of(checkpoint).hex},
+            "adapter": {**predicate["adapter"], "tensor_digest": digest_of(tensors).hex},
+            "run": {**predicate["run"], **run},
+            "exported_at": f"2026-01-{at:02}T00:00:00.000000Z",
+        }
+        return records.make(records.EXPORT, digest_of(adapter), facts)
+
+    return exported

@@ -1,0 +1,182 @@
+"""The index: rows derived from records, once each, and every question answered from an index of the database."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from registry.core import records
+from registry.core.errors import StorageError
+from registry.core.records import Record
+from registry.core.summary import AdapterSummary, ExportSummary
+from registry.index import Database, Index
+from tests.support.values import digest_of
+
+Export = Callable[..., Record]
+
+
+def rows(database: Path) -> dict[str, int]:
+    with sqlite3.connect(database) as connection:
+        counts = {
+            table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("adapters", "checkpoints", "runs", "exports")
+        }
+    connection.close()
+    return counts
+
+
+def found(index: Index, adapter: str) -> AdapterSummary:
+    summary = index.adapter(digest_of(adapter))
+    assert summary is not None
+    return summary
+
+
+def test_an_adapter_is_answered_with_every_fact_of_its_export(index: Index, exported: Export) -> None:
+    record = exported(id="r1", iteration=7)
+    index.add([record])
+    facts = record.predicate
+    assert found(index, "adapter") == AdapterSummary(
+        digest=record.subject,
+        tensor_digest=digest_of("tensors"),
+        bytes=facts["adapter"]["adapter_model.safetensors"]["bytes"],
+        modules=3,
+        r=4,
+        lora_alpha=8,
+        use_rslora=False,
+        first_exported_at=facts["exported_at"],
+        exports=(
+            ExportSummary(
+                checkpoint=digest_of("checkpoint"),
+                run="r1",
+                iteration=7,
+                base="org/base",
+                base_revision="main",
+                path=facts["checkpoint"]["path"],
+                reader="aorlta",
+                exported_at=facts["exported_at"],
+                record=record.digest,
+            ),
+        ),
+    )
+    assert type(found(index, "adapter").lora_alpha) is int
+
+
+def test_what_the_index_has_not_heard_of_is_none(index: Index, exported: Export) -> None:
+    assert index.adapter(digest_of("adapter")) is None
+    index.add([exported("other")])
+    assert index.adapter(digest_of("adapter")) is None
+
+
+def test_adding_a_record_again_changes_nothing(index: Index, database: Path, exported: Export) -> None:
+    index.add([exported(id="r1"), exported(id="r1")])
+    before = found(index, "adapter")
+    index.add([exported(id="r1")])
+    assert found(index, "adapter") == before
+    assert rows(database) == {"adapters": 1, "checkpoints": 1, "runs": 1, "exports": 1}
+
+
+def test_two_exports_of_one_adapter_share_its_row_and_are_listed_oldest_first(
+    index: Index, database: Path, exported: Export
+) -> None:
+    index.add([exported(at=5, checkpoint="second", id="r1", iteration=5), exported(at=2, checkpoint="first", id=None)])
+    adapter = found(index, "adapter")
+    assert [export.checkpoint for export in adapter.exports] == [digest_of("first"), digest_of("second")]
+    assert [(export.run, export.iteration) for export in adapter.exports] == [(None, 3), ("r1", 5)]
+    assert adapter.first_exported_at == "2026-01-02T00:00:00.000000Z"
+    assert rows(database) == {"adapters": 1, "checkpoints": 2, "runs": 1, "exports": 2}
+
+
+def test_records_of_other_kinds_are_left_alone(index: Index, exported: Export) -> None:
+    index.add([dataclasses.replace(exported(), kind="score")])
+    assert index.newest(10) == []
+
+
+def test_the_newest_come_first_and_no_more_than_asked_for(index: Index, exported: Export) -> None:
+    index.add([exported("b", at=2), exported("c", at=3), exported("a", at=1), exported("also b", at=2)])
+    assert [adapter.digest for adapter in index.newest(3)] == [digest_of(name) for name in ("c", "also b", "b")]
+    assert len(index.newest(10)) == 4
+    index.add([exported("a", at=9, checkpoint="again")])  # an old adapter stays old
+    assert index.newest(1)[0].digest == digest_of("c")
+
+
+def test_adapters_with_equal_tensors_name_each_other(index: Index, exported: Export) -> None:
+    index.add([exported("a"), exported("b"), exported("c"), exported("other", tensors="other")])
+    assert found(index, "other").same_tensors == ()
+    twins = {digest_of("b"), digest_of("c")}
+    assert set(found(index, "a").same_tensors) == twins
+    assert next(each for each in index.newest(4) if each.digest == digest_of("a")).same_tensors == tuple(sorted(twins))
+
+
+def test_every_statement_is_answered_from_an_index(index: Index, database: Path, exported: Export) -> None:
+    """Good at a million adapters: no table is scanned, but for the newest in the order of an index."""
+    statements: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        statements.append((statement, parameters))
+
+    index.add([exported("first")])
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        index.add([exported("a", id="r1"), exported("a", id="r2", checkpoint="other")])
+        index.adapter(digest_of("a"))
+        index.newest(2)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    planned = [each for each in statements if each[0].split()[0] in ("SELECT", "UPDATE", "DELETE", "INSERT")]
+    assert len(planned) > 15
+    with sqlite3.connect(database) as connection:
+        steps = [
+            step[3]
+            for statement, parameters in planned
+            for step in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        ]
+    connection.close()
+    scans = {step for step in steps if step.startswith("SCAN") and step != "SCAN sqlite_master"}
+    assert scans == {"SCAN adapters USING INDEX ix_adapters_first_exported_at"}
+    assert "SEARCH exports USING INDEX ix_exports_adapter_id (adapter_id=?)" in steps
+
+
+def test_a_file_that_is_no_database_is_a_storage_error_and_left_alone(index: Index, database: Path) -> None:
+    database.write_bytes(b"not a database" * 100)
+    with pytest.raises(StorageError, match="file is not a database") as caught:
+        index.newest(1)
+    assert caught.value.path == str(database)
+    assert database.read_bytes() == b"not a database" * 100
+
+
+def test_what_cannot_be_written_whole_is_not_written_at_all(index: Index, database: Path, exported: Export) -> None:
+    bad = exported("bad", iteration=None)
+    bad.predicate["lora"] = {"r": 4, "lora_alpha": 0}
+    with pytest.raises(StorageError, match="lora_alpha_not_zero"):
+        index.add([exported("good"), bad])
+    assert rows(database) == {"adapters": 0, "checkpoints": 0, "runs": 0, "exports": 0}
+
+
+def test_the_database_keeps_its_promises(index: Index, database: Path, exported: Export) -> None:
+    index.add([exported()])
+    handle = Database(str(database))
+    with handle.writing() as connection:
+        settings = [
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        ]
+        assert settings == ["wal", 2, 1]
+        with (
+            pytest.raises(sqlite3.OperationalError, match="locked"),
+            sqlite3.connect(database, timeout=0) as other,
+        ):  # a write transaction holds the lock from its first moment
+            other.execute("BEGIN IMMEDIATE")
+    other.close()
+
+
+def test_unknown_fields_of_a_later_version_do_not_disturb(index: Index, exported: Export) -> None:
+    record = exported()
+    later = records.make(records.EXPORT, record.subject, {**record.predicate, "new": {"field": 1}})
+    index.add([later])
+    assert found(index, "adapter").exports[0].record == later.digest

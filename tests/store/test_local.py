@@ -1,0 +1,164 @@
+"""The store in a local directory: the contract, and what only a directory can do wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from registry.core.digest import Digest
+from registry.core.errors import StorageError
+from registry.store import LocalStore
+from tests.store.contract import FILES, OTHER, A, StoreContract, publish
+from tests.support.trees import contents
+
+WEEK = 7 * 24 * 3600
+
+
+class LocalBackend:
+    """A `Backend` that uses plain files where the layout says so."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.store = LocalStore(str(home))
+
+    def plant(self, digest: Digest, files: Mapping[str, bytes]) -> None:
+        directory = self.home / "adapters" / digest.hex[:2] / digest.hex
+        directory.mkdir(parents=True)
+        for name, data in files.items():
+            (directory / name).write_bytes(data)
+
+    def adapters(self) -> dict[Digest, dict[str, bytes]]:
+        return {Digest(path.name): contents(path) for path in self.home.glob("adapters/*/*")}
+
+    def plant_record(self, subject: Digest, name: str, data: bytes) -> None:
+        directory = self.home / "records" / subject.hex[:2] / subject.hex
+        directory.mkdir(parents=True)
+        (directory / name).write_bytes(data)
+
+    def records(self) -> dict[tuple[Digest, str], bytes]:
+        return {(Digest(path.parent.name), path.name): path.read_bytes() for path in self.home.glob("records/*/*/*")}
+
+    def litter(self) -> list[str]:
+        known = {"adapters", "records", "staging", "quarantine"}
+        found = [path.name for path in self.home.glob("*") if path.name not in known]
+        return found + [path.name for path in self.home.glob("staging/*")]
+
+
+@pytest.fixture
+def backend(home: Path) -> LocalBackend:
+    return LocalBackend(home)
+
+
+class TestLocalStore(StoreContract):
+    """The contract."""
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o444), (0o022, 0o444), (0o077, 0o400)])
+def test_stored_files_are_read_only_within_the_umask(umask: int, mode: int, backend: LocalBackend) -> None:
+    before = os.umask(umask)
+    try:
+        publish(backend.store, A)
+    finally:
+        os.umask(before)
+    files = list(Path(backend.store.directory(A)).iterdir())
+    assert {path.stat().st_mode & 0o777 for path in files} == {mode}
+    assert len(files) == len(FILES)
+
+
+def test_staging_is_in_the_store_whatever_tmpdir_says(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.stat("/dev/shm").st_dev == os.stat(backend.home.parent).st_dev:
+        pytest.skip("no second file system at hand")
+    monkeypatch.setenv("TMPDIR", "/dev/shm")
+    with backend.store.stage() as stage:
+        stage.files.write("weights.bin", [b"x"])
+        (staged,) = (backend.home / "staging").glob("*/weights.bin")
+        assert staged.read_bytes() == b"x"
+        assert stage.publish(A)
+
+
+def test_replaced_adapter_is_kept_as_evidence(backend: LocalBackend) -> None:
+    backend.plant(A, OTHER)
+    with backend.store.stage() as stage:
+        stage.files.write("weights.bin", [b"sound"])
+        stage.replace(A)
+    (evidence,) = (backend.home / "quarantine").iterdir()
+    assert evidence.name.startswith(A.hex)
+    assert contents(evidence) == OTHER
+    assert list(backend.store.digests()) == [A]
+
+
+def test_replacing_what_another_process_has_just_moved_aside_publishes(backend: LocalBackend) -> None:
+    with backend.store.stage() as stage:
+        stage.files.write("weights.bin", [b"sound"])
+        stage.replace(A)
+    assert backend.adapters() == {A: {"weights.bin": b"sound"}}
+
+
+def test_file_where_an_adapter_belongs_is_a_storage_error(backend: LocalBackend) -> None:
+    path = Path(backend.store.directory(A))
+    path.parent.mkdir(parents=True)
+    path.write_text("not a directory")
+    with pytest.raises(StorageError):
+        publish(backend.store, A)
+    assert path.read_text() == "not a directory"
+    assert backend.litter() == []
+
+
+def test_names_that_are_no_digests_are_no_adapters(backend: LocalBackend) -> None:
+    backend.plant(A, FILES)
+    shard = backend.home / "adapters" / A.hex[:2]
+    for name in (".DS_Store", A.hex.upper(), f"{A.hex}.tmp", "lost+found"):
+        (shard / name).mkdir()
+    assert list(backend.store.digests()) == backend.store.find(A.hex[:2], 9) == [A]
+
+
+STAGE_AND_WAIT = """
+import sys
+from registry.store import LocalStore
+with LocalStore(sys.argv[1]).stage() as stage:
+    stage.files.write("weights.bin", [b"x"])
+    print("staged", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def stager(backend: LocalBackend) -> Iterator[subprocess.Popen[str]]:
+    """A process in the middle of staging."""
+    program = [sys.executable, "-c", STAGE_AND_WAIT, str(backend.home)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "staged\n"
+        yield process
+        process.kill()
+
+
+def test_what_a_live_process_stages_is_left_alone(backend: LocalBackend, stager: subprocess.Popen[str]) -> None:
+    (staged,) = (backend.home / "staging").iterdir()
+    os.utime(staged, (0, 0))
+    publish(backend.store, A)
+    assert contents(staged) == {"weights.bin": b"x"}
+    assert stager.poll() is None
+
+
+def test_what_a_killed_process_staged_is_swept(backend: LocalBackend, stager: subprocess.Popen[str]) -> None:
+    stager.kill()
+    stager.wait()
+    assert len(backend.litter()) == 1
+    publish(backend.store, A)
+    assert backend.litter() == []
+
+
+@pytest.mark.parametrize(("age", "stays"), [(WEEK - 600, True), (WEEK + 600, False)])
+def test_what_another_machine_stages_is_given_a_week(age: float, stays: bool, backend: LocalBackend) -> None:
+    foreign = backend.home / "staging" / "0123456789abcdef~1~fedc"
+    foreign.mkdir(parents=True)
+    os.utime(foreign, (time.time() - age,) * 2)
+    publish(backend.store, A)
+    assert foreign.exists() == stays
