@@ -25,7 +25,7 @@ def _data_directory() -> str:
     if os.path.isabs(stated):  # the specification has relative paths ignored
         return stated
     user = os.path.expanduser("~")
-    if not os.path.isabs(user):
+    if not os.path.isabs(user) or os.environ.get("HOME") == "":  # an empty one would be expanded to the root directory
         raise Refused("no home directory is known", hint=f"Give --home DIR or set ${HOME_VARIABLE}")
     if sys.platform == "darwin":
         return os.path.join(user, "Library", "Application Support")

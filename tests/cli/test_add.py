@@ -59,11 +59,11 @@ def test_bad_checkpoint_does_not_stop_the_others_and_the_worst_code_is_the_exit_
     cli: CommandLine, checkpoint: Path, second: Path, truncated: Path, tmp_path: Path
 ) -> None:
     missing = tmp_path / "missing"
-    done = cli("add", truncated, checkpoint, missing, second)
+    done = cli("add", missing, checkpoint, truncated, second)
     assert done.code == 3, "not found outranks refused"
     assert done.out.split() == [cli.ok("add", each) for each in (checkpoint, second)]
     lines = done.err.splitlines()
-    assert [str(path) in line for path, line in zip((truncated, checkpoint, missing, second), lines, strict=True)] == (
+    assert [str(path) in line for path, line in zip((missing, checkpoint, truncated, second), lines, strict=True)] == (
         [True] * 4
     )
     assert [line.startswith("aorlta-reg: ") for line in lines] == [True, False, True, False]

@@ -182,6 +182,10 @@ def test_no_home_at_all_is_refused_with_what_to_do() -> None:
     assert_one_line(Finished(done.returncode, done.stdout, last), 2, "--home", "AORLTA_REG_HOME")
 
 
+def test_an_empty_home_is_no_home(cli: CommandLine) -> None:
+    assert_one_line(cli("list", AORLTA_REG_HOME="", XDG_DATA_HOME="", HOME=""), 2, "--home", "AORLTA_REG_HOME")
+
+
 def test_interrupt_of_a_long_add_exits_130_and_keeps_what_was_done(cli: CommandLine, checkpoint: Path) -> None:
     command = [*COMMAND, "add", *[str(checkpoint)] * 10_000]
     with subprocess.Popen(
