@@ -6,6 +6,8 @@ import datetime as dt
 import importlib
 import os
 import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Unpack
 
@@ -20,9 +22,12 @@ from registry.operations.seal import read_seal, verify
 from registry.store import LocalStore
 
 if TYPE_CHECKING:
+    from registry.core.difference import Difference
     from registry.index import Database, Index
     from registry.operations.add import Added
+    from registry.operations.compare import Compared
     from registry.operations.export import Exported
+    from registry.operations.merge import Merged
 
 INDEX_FILE = "index.sqlite"
 
@@ -50,8 +55,17 @@ class Registry:
 
         return Index(self._database)
 
-    def add(self, checkpoint: str | os.PathLike[str], **options: Unpack[ReadOptions]) -> Added:
+    def add(
+        self,
+        checkpoint: str | os.PathLike[str],
+        *,
+        served: Sequence[str | os.PathLike[str]] = (),
+        **options: Unpack[ReadOptions],
+    ) -> Added:
         """Add the adapter in a checkpoint (its directory, or the tensor file in it). Doing it again changes nothing.
+
+        Where `base` is a path to the base's weights, the adapter is compared with `served`, or with what the run
+        directory itself keeps of what its engines were served for this iteration. The adapter is added in any case.
 
         Raises:
             NotFound, Refused, IntegrityError, StorageError.
@@ -59,11 +73,19 @@ class Registry:
         from registry.checkpoints import read_checkpoint  # noqa: PLC0415  what only writers need, readers do not load
         from registry.operations.add import add  # noqa: PLC0415
 
+        base = options.get("base")
+        weights = base if base is not None and os.path.exists(base) else None
+        if served and weights is None:
+            raise Refused("served weights can only be compared with the base's", hint="Give its directory as the base")
         warm = threading.Thread(target=importlib.import_module, args=("registry.index",))
         warm.start()  # its import takes as long as hashing 300 MB, which leaves the interpreter free meanwhile
-        result, exports = add(self._store, read_checkpoint(os.fspath(checkpoint), **options), _now())
+        read = read_checkpoint(os.fspath(checkpoint), **options)
+        result, exports = add(self._store, read, _now())
         self._index.add(exports)
-        return result
+        evidence = served or ((read.served,) if read.served else ())
+        if weights is None or not evidence:
+            return result
+        return replace(result, comparison=self.compare(str(result.digest), weights, evidence).comparison)
 
     def get(self, reference: str, to: str | os.PathLike[str]) -> str:
         """Copy an adapter, verified, into the new directory `to`; returns its absolute path.
@@ -73,6 +95,68 @@ class Registry:
         """
         self._refuse_inside(to)
         return get(self._store, self.resolve(reference), os.fspath(to))
+
+    def merge(
+        self,
+        reference: str,
+        base: str | os.PathLike[str],
+        to: str | os.PathLike[str],
+        recipe: str = "fp32",
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Merged:
+        """Merge an adapter, verified, into a base model and publish the result as the new directory `to`. Needs torch.
+
+        Raises:
+            InvalidReference, NotFound, Ambiguous, Refused, IntegrityError, StorageError.
+        """
+        from registry.operations.merge import merge  # noqa: PLC0415
+
+        self._refuse_inside(to)
+        digest = self.resolve(reference)
+        return merge(self._store, digest, os.fspath(base), os.fspath(to), recipe, now=_now(), progress=progress)
+
+    def compare(
+        self,
+        reference: str,
+        base: str | os.PathLike[str],
+        served: Sequence[str | os.PathLike[str]],
+        recipe: str = "auto",
+        *,
+        workers: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Compared:
+        """Hold base + adapter against what inference engines were served, and keep the result. Needs torch.
+
+        Args:
+            reference: the adapter, which is verified first.
+            base: the base's safetensors file or directory.
+            served: files, or directories of one iteration: served tensors, or listings of their digests.
+            recipe: the arithmetic of the merge; `auto` recognises it on a few tensors.
+            workers: threads; one for each core by default. The result does not depend on it.
+            progress: called with the bytes of base compared since the last call, and their total.
+
+        Raises:
+            InvalidReference, NotFound, Ambiguous, Refused, IntegrityError, StorageError.
+        """
+        from registry.operations.compare import compare  # noqa: PLC0415
+
+        digest, paths = self.resolve(reference), [os.fspath(path) for path in served]
+        compared = compare(
+            self._store, digest, os.fspath(base), paths, recipe=recipe, now=_now(), workers=workers, progress=progress
+        )
+        self._index.add([*read_seal(self._store, digest).exports, compared.record])
+        return compared
+
+    def diff(self, first: str, second: str) -> Difference:
+        """How far two adapters are apart, as functions and as tensors. Needs torch.
+
+        Raises:
+            InvalidReference, NotFound, Ambiguous, Refused, IntegrityError, StorageError.
+        """
+        from registry.operations.diff import diff  # noqa: PLC0415
+
+        return diff(self._store, self.resolve(first), self.resolve(second))
 
     def path(self, reference: str) -> str:
         """The directory of an adapter inside the store, after its bytes were verified. It is read-only: do not write.
@@ -101,7 +185,7 @@ class Registry:
         digest = self.resolve(reference)
         found = self._index.adapter(digest)
         if found is None:
-            self._index.add(read_seal(self._store, digest).exports)
+            self._index.add([*read_seal(self._store, digest).exports, *self._store.records(digest)])
             found = self._index.adapter(digest)
         assert found is not None  # noqa: S101  a stored adapter has at least one export
         return found

@@ -33,10 +33,26 @@ def main() -> None:
     )
     say("Every checkpoint becomes an adapter that is named by its hash. Adding one again changes nothing.")
     checkpoints = [str(iteration.checkpoint) for iteration in trained.iterations]
-    digests = shell("aorlta-reg", "add", *checkpoints).split()
+    printed = shell("aorlta-reg", "add", *checkpoints)
+    digests = [line for line in printed.splitlines() if line.startswith("sha256:")]
     shell("aorlta-reg", "add", checkpoints[-1])
     shell("aorlta-reg", "list")
     shell("aorlta-reg", "show", digests[-1][:19])
+    say("Were the engines really given this adapter? Its verdict is kept with it.")
+    served = Path("run/served") / checkpoints[-1].rpartition("/")[2]
+    shell("aorlta-reg", "compare", digests[-1][:19], "--base", "base", "--served", str(served))
+    say("The same run, but one of its two engines is never given the adapter.")
+    broken = train(
+        Path("broken"),
+        Path("base"),
+        iterations=1,
+        run_id="broken",
+        base_name="tiny-qwen3.5",
+        engines=("engine-0", "engine-1"),
+        withhold=("engine-1",),
+        report=report,
+    )
+    shell("aorlta-reg", "add", str(broken.last.checkpoint), "--base", "base", expect=5)
     say("Anyone who has the hash gets those bytes, and no others.")
     shell("aorlta-reg", "get", digests[-1], "--to", "adapter")
     shell("ls", "-l", "adapter")
@@ -76,12 +92,18 @@ def say(text: str) -> None:
     print(f"\n# {text}", flush=True)
 
 
-def shell(*command: str) -> str:
-    """Show a command, run it, show what it prints; its stdout is returned."""
+def shell(*command: str, expect: int = 0) -> str:
+    """Show a command, run it, show what it prints, and its exit code if it is not 0; what it printed is returned."""
     print(f"$ {shlex.join(command)}", flush=True)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    print(done.stdout, end="", flush=True)
-    return done.stdout
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line)
+    assert process.returncode == expect, f"exit {process.returncode}"
+    if expect:
+        print(f"(exit {expect})", flush=True)
+    return "".join(lines)
 
 
 def report(done: Iteration) -> None:

@@ -63,6 +63,7 @@ def read_checkpoint(path: str, **options: Unpack[ReadOptions]) -> Checkpoint:
         aliases=found.aliases,
         nonfinite=nonfinite,
         zero_b=zero_b,
+        served=facts.served_directory(directory),
         warnings=(
             *_unread(stated, config),
             *_warnings(found, lora, manifest, provenance, directory, nonfinite, zero_b),
@@ -84,6 +85,7 @@ def _tensor_file(path: str) -> str:
 
 def _provenance(config: facts.RunConfig, iteration: int | None, directory: str, options: ReadOptions) -> Provenance:
     run, base = options.get("run"), options.get("base")
+    renamed = base is not None and not os.path.exists(base)
     for name in (run, base):
         if name is not None and not name.isprintable():
             raise Refused("not a printable name", found=shown(name))
@@ -97,8 +99,8 @@ def _provenance(config: facts.RunConfig, iteration: int | None, directory: str, 
     return Provenance(
         run=stated or run,
         iteration=facts.directory_iteration(directory) if iteration is None else iteration,
-        base=base or facts.text(model.get("base")),
-        base_revision=None if base else facts.text(model.get("revision")),
+        base=base if renamed else facts.text(model.get("base")) or base,
+        base_revision=None if renamed else facts.text(model.get("revision")),
         warm_start=facts.digest(model.get("adapter")),
         resumed_from=facts.digest(facts.mapping(config.data.get("resume")).get("checkpoint")),
         stochastic_rounding=rounding if isinstance(rounding, bool) else None,

@@ -66,6 +66,13 @@ def directory_iteration(checkpoint: str) -> int | None:
     return whole(int(match[1])) if match else None
 
 
+def served_directory(checkpoint: str) -> str | None:
+    """Where the run of RUN_DIR/ckpt/iter-<n>/ says what its engines were served: RUN_DIR/served/iter-<n>/."""
+    checkpoints, name = os.path.split(os.path.realpath(checkpoint))
+    path = os.path.join(os.path.dirname(checkpoints), "served", name)
+    return path if _ITERATION_DIRECTORY.fullmatch(name) and os.path.isdir(path) else None
+
+
 def mapping(value: Any) -> Mapping[str, Any]:
     """`value` if it is a mapping, of whatever class, else an empty one."""
     if isinstance(value, Inert):

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from registry.cli import documents, exits
-from registry.cli.environment import HOME_VARIABLE, home
+from registry.cli import documents, exits, findings, models
+from registry.cli.arguments import AllowNonfinite, Alpha, Base, Checkpoint, Checkpoints, Home, Json, Limit, Ref, Run
+from registry.cli.environment import home
 from registry.cli.output import Output, error_document, printable, silence
 from registry.core.errors import RegistryError, StorageError
 from registry.core.version import VERSION
 from registry.registry import Registry, export_checkpoint
 
 _DEFAULT_LIMIT = 50
-_MAX_LIMIT = 100_000
 
 
 class _Commands(TyperGroup):
@@ -52,31 +52,6 @@ database = typer.Typer(
     help="The index's schema.", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 app.add_typer(database, name="db")
-
-Home = Annotated[
-    str | None,
-    typer.Option(
-        "--home", metavar="DIR", help=f"The registry's directory. [default: ${HOME_VARIABLE}, else user data]"
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-Checkpoint = Annotated[str, typer.Argument(metavar="CKPT", help="A checkpoint's directory, or the tensor file in it.")]
-Checkpoints = Annotated[
-    list[str], typer.Argument(metavar="CKPT...", help="Checkpoint directories, or the tensor files in them.")
-]
-Ref = Annotated[str, typer.Argument(metavar="REF", help="sha256:<hex>, bare hex, or the first 4 or more digits.")]
-Alpha = Annotated[
-    float | None,
-    typer.Option("--alpha", metavar="X", help="lora_alpha, where neither the checkpoint nor the run's config has it."),
-]
-Run = Annotated[str | None, typer.Option("--run", metavar="NAME", help="The run, where its config does not name it.")]
-Base = Annotated[
-    str | None, typer.Option("--base", metavar="NAME", help="The base's name, recorded instead of the config's.")
-]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=_MAX_LIMIT, metavar="N", help="How many at most.")]
-AllowNonfinite = Annotated[
-    bool, typer.Option("--allow-nonfinite", help="Accept infinite or NaN elements; they are counted.")
-]
 
 
 def main() -> None:
@@ -117,6 +92,10 @@ def _root(
 def add(
     checkpoints: Checkpoints,
     base: Base = None,
+    served: Annotated[
+        list[str] | None,
+        typer.Option("--served", metavar="PATH", help="What engines were served; found by itself in a run directory."),
+    ] = None,
     run: Run = None,
     alpha: Alpha = None,
     allow_nonfinite: AllowNonfinite = False,
@@ -125,7 +104,8 @@ def add(
 ) -> None:
     """Export checkpoints into the registry and print the adapters' digests. Adding again changes nothing.
 
-    A checkpoint that is refused does not stop the others; the exit code is then that of the worst.
+    With --base DIR the adapters are also compared with what the engines were served. A checkpoint that is refused does
+    not stop the others; the exit code is then that of the worst.
     """
     output, registry = Output(as_json=as_json), Registry(home(home_option))
     adapters, errors, worst = [], [], exits.DONE
@@ -133,7 +113,13 @@ def add(
         try:
             with output.progress(path) as progress:
                 added = registry.add(
-                    path, alpha=alpha, run=run, base=base, allow_nonfinite=allow_nonfinite, progress=progress
+                    path,
+                    served=served or (),
+                    alpha=alpha,
+                    run=run,
+                    base=base,
+                    allow_nonfinite=allow_nonfinite,
+                    progress=progress,
                 )
         except RegistryError as error:
             output.error(error)
@@ -144,6 +130,12 @@ def add(
         output.note(documents.added_text(path, added))
         for warning in (*added.manifest["warnings"], *([added.damage] if added.damage else [])):
             output.note(f"  warning: {warning}")
+        if added.comparison is not None:
+            for line in findings.comparison_text(added.comparison).splitlines():
+                output.note(f"  {line}")
+            for line in findings.failures(added.comparison):
+                output.note(f"aorlta-reg: {path}: {line}")
+            worst = max(worst, exits.code_of_comparison(added.comparison))
         adapters.append(documents.added_document(path, added))
     output.result({"adapters": adapters, "errors": errors})
     raise typer.Exit(worst)
@@ -215,6 +207,10 @@ def list_(
     )
     if len(adapters) == limit:
         output.note(f"the newest {limit}; --limit N shows more")
+
+
+for command in (models.merge, models.compare, models.diff):
+    app.command()(command)
 
 
 @database.command()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from registry.cli.output import printable, size, table
-from registry.core.summary import AdapterSummary, ExportSummary
+from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary
 
 if TYPE_CHECKING:
     from registry.operations.add import Added
@@ -25,6 +26,7 @@ def added_document(path: str, added: Added) -> dict[str, Any]:
         "damage": added.damage,
         "run": run["id"],
         "iteration": run["iteration"],
+        "verdict": None if added.comparison is None else added.comparison.verdict.value,
         "warnings": added.manifest["warnings"],
     }
 
@@ -52,6 +54,8 @@ def adapter_document(adapter: AdapterSummary) -> dict[str, Any]:
         "first_exported_at": adapter.first_exported_at,
         "same_tensors": [str(digest) for digest in adapter.same_tensors],
         "exports": [_export_document(export) for export in adapter.exports],
+        "verdict": adapter.verdict,
+        "comparisons": [_comparison_document(each) for each in adapter.comparisons],
     }
 
 
@@ -66,6 +70,15 @@ def _export_document(export: ExportSummary) -> dict[str, Any]:
         "reader": export.reader,
         "exported_at": export.exported_at,
         "record": str(export.record),
+    }
+
+
+def _comparison_document(comparison: ComparisonSummary) -> dict[str, Any]:
+    return asdict(comparison) | {
+        "verdict": comparison.verdict.value,
+        "base_digest": str(comparison.base_digest),
+        "served_digest": str(comparison.served_digest),
+        "record": str(comparison.record),
     }
 
 
@@ -88,12 +101,32 @@ def adapter_text(adapter: AdapterSummary) -> str:
             ("  checkpoint", export.checkpoint),
             ("  from", export.path),
         ]
+    for comparison in adapter.comparisons:
+        rows += _comparison_rows(comparison)
     return "\n".join(f"{name:<12}  {printable(value)}" for name, value in rows)
+
+
+def _comparison_rows(comparison: ComparisonSummary) -> list[tuple[str, object]]:
+    rounding = f"{comparison.rounding} rounding, " if comparison.rounding else ""
+    rows: list[tuple[str, object]] = [
+        ("served", f"{comparison.verdict}: {comparison.engine}, {comparison.compared_at}"),
+        (
+            "  merge",
+            (
+                f"{comparison.recipe}, {rounding}torch {comparison.torch} on {comparison.device}, "
+                f"{comparison.threads} thread a tensor"
+            ),
+        ),
+    ]
+    if comparison.surviving is not None and comparison.rounded_away is not None:
+        left = f"{comparison.surviving:.2%} of it arrived, {comparison.rounded_away:.2%} of its elements rounded away"
+        rows.append(("  update", left))
+    return rows
 
 
 def adapters_text(adapters: list[AdapterSummary]) -> str:
     """`list` for people: one row per adapter, described by its first export."""
-    header = ("DIGEST", "RUN", "ITER", "R", "ALPHA", "MODULES", "SIZE", "BASE", "EXPORTED", "EXPORTS")
+    header = ("DIGEST", "RUN", "ITER", "R", "ALPHA", "MODULES", "SIZE", "BASE", "EXPORTED", "EXPORTS", "VERDICT")
     return table(header, (_row(adapter) for adapter in adapters))
 
 
@@ -110,6 +143,7 @@ def _row(adapter: AdapterSummary) -> tuple[object, ...]:
         _or_none(first.base),
         adapter.first_exported_at[:19] + "Z",
         len(adapter.exports),
+        _or_none(adapter.verdict),
     )
 
 

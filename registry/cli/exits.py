@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from registry.core import errors
+from registry.core.comparison import Comparison
 
 DONE = 0
 INTERRUPTED = 130
 OUTPUT_CLOSED = 141
+_FAILED_COMPARISON = 5
 
 _CODES: tuple[tuple[type[errors.RegistryError], int], ...] = (
     (errors.Refused, 2),
@@ -22,3 +24,8 @@ _CODES: tuple[tuple[type[errors.RegistryError], int], ...] = (
 def code_of(error: errors.RegistryError) -> int:
     """The exit code of an error."""
     return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
+def code_of_comparison(comparison: Comparison) -> int:
+    """The exit code of a comparison: a failed one is a failure of integrity."""
+    return DONE if comparison.passed else _FAILED_COMPARISON

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO
 
 import typer
@@ -15,6 +15,8 @@ import typer
 from registry.core.errors import RegistryError
 
 _BINARY_STEP = 1024
+_STEPS = 100
+_LONG = 64 << 20  # bytes of work for which a bar is worth its lines
 
 
 def printable(text: object) -> str:
@@ -74,15 +76,24 @@ class Output:
 
     @contextmanager
     def progress(self, label: str) -> Iterator[Callable[[int, int], None] | None]:
-        """A progress bar on a terminal; None, so that nothing is even counted, in a pipe."""
+        """A progress bar for long work on a terminal; None, so that nothing is even counted, in a pipe."""
         if self._as_json or not sys.stderr.isatty():
             yield None
             return
-        with typer.progressbar(length=1, label=printable(label), file=sys.stderr) as bar:
+        with ExitStack() as stack:
+            bar: Any = None
+            done = 0
 
             def advance(count: int, total: int) -> None:
-                bar.length = total
-                bar.update(count)
+                nonlocal bar, done
+                if total < _LONG:
+                    return
+                if bar is None:
+                    made = typer.progressbar(length=total, label=printable(label), file=sys.stderr)
+                    bar = stack.enter_context(made)
+                before, done = done * _STEPS // total, done + count
+                if done * _STEPS // total > before:  # a step is seen, and drawing costs more than most reads
+                    bar.update(done - bar.pos)
 
             yield advance
 

@@ -23,6 +23,11 @@ def compact_in_order(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
+def sayable(path: str) -> str:
+    """A path as text that JSON and UTF-8 can hold: what is not UTF-8 in it, as a path need not be, is escaped."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
 def parse(data: bytes, path: str) -> Any:
     """Read JSON strictly: UTF-8, no duplicate keys, no NaN, no half of a surrogate pair.
 

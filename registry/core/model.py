@@ -118,6 +118,7 @@ class Checkpoint:
         aliases: pairs of tensor names that share one storage view.
         nonfinite: number of infinite or NaN elements in the LoRA tensors.
         zero_b: number of modules whose lora_B is all zeros.
+        served: the directory in which the run keeps what its engines were served for this iteration, if there is one.
         warnings: what a person should know, a sentence each.
     """
 
@@ -133,6 +134,7 @@ class Checkpoint:
     aliases: tuple[tuple[str, str], ...] = ()
     nonfinite: int = 0
     zero_b: int = 0
+    served: str | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -141,7 +143,7 @@ class ReadOptions(TypedDict, total=False):
 
     alpha: lora_alpha, where neither the checkpoint nor its run's config states it; refused where it contradicts them.
     run: the run's name, where its config states none; refused where it contradicts it.
-    base: the base's name, recorded instead of the config's.
+    base: the base's name, recorded instead of the config's; or a path to its weights, recorded where there is no name.
     allow_nonfinite: accept infinite and NaN elements, which are counted either way.
     progress: called while the file is read, with the bytes read since the last call and the file's size.
     """

@@ -16,7 +16,7 @@ from registry.core.model import WEIGHTS
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 EXPORT = "export"
-KINDS = (EXPORT,)
+COMPARISON = "comparison"
 _TYPE = "urn:aorlta-reg:{kind}:v1"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from registry.core.comparison import Verdict, worst
 from registry.core.digest import Digest
 
 
@@ -23,8 +24,30 @@ class ExportSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class ComparisonSummary:
+    """What one engine was served, held against the adapter on its base, and under which conditions that was done.
+
+    `surviving` and `rounded_away` are `Survival`'s: None where the evidence does not tell.
+    """
+
+    engine: str
+    verdict: Verdict
+    recipe: str
+    rounding: str | None
+    device: str
+    threads: int
+    torch: str
+    base_digest: Digest
+    served_digest: Digest
+    surviving: float | None
+    rounded_away: float | None
+    compared_at: str
+    record: Digest
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterSummary:
-    """One adapter with its exports, oldest first. `same_tensors` names other adapters with equal tensors."""
+    """One adapter with its exports and comparisons, oldest first. `same_tensors` names others with equal tensors."""
 
     digest: Digest
     tensor_digest: Digest
@@ -35,7 +58,14 @@ class AdapterSummary:
     use_rslora: bool
     first_exported_at: str
     exports: tuple[ExportSummary, ...]
+    comparisons: tuple[ComparisonSummary, ...] = ()
     same_tensors: tuple[Digest, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The gravest verdict of the latest comparison; None where nothing was compared."""
+        latest = max((each.compared_at for each in self.comparisons), default=None)
+        return worst(each.verdict for each in self.comparisons if each.compared_at == latest) if latest else None
 
 
 @dataclass(frozen=True, slots=True)

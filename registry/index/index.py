@@ -8,12 +8,13 @@ from typing import Any
 from sqlalchemy import Connection, Row, Table, bindparam, insert, select, update
 
 from registry.core import records
+from registry.core.comparison import Verdict
 from registry.core.digest import Digest
 from registry.core.model import WEIGHTS, number
 from registry.core.records import Record
-from registry.core.summary import AdapterSummary, ExportSummary
+from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary
 from registry.index.database import Database
-from registry.index.schema import adapters, checkpoints, exports, runs
+from registry.index.schema import adapters, checkpoints, comparisons, exports, runs
 
 
 class Index:
@@ -23,11 +24,13 @@ class Index:
         self._database = database
 
     def add(self, new: Iterable[Record]) -> None:
-        """Derive rows from export records. A record that is there already changes nothing."""
+        """Derive rows from records, an adapter's exports first. A record that is there already changes nothing."""
         with self._database.writing() as connection:
             for record in new:
                 if record.kind == records.EXPORT:
                     _add_export(connection, record)
+                elif record.kind == records.COMPARISON:
+                    _add_comparison(connection, record)
 
     def adapter(self, digest: Digest) -> AdapterSummary | None:
         """One adapter, or None if the index has not heard of it."""
@@ -88,6 +91,35 @@ def _add_export(connection: Connection, record: Record) -> None:
     )
 
 
+def _add_comparison(connection: Connection, record: Record) -> None:
+    facts = record.predicate
+    known = select(comparisons.c.engine).where(comparisons.c.record == record.digest.hex)
+    engines = set(connection.execute(known).scalars())
+    adapter = select(adapters.c.id).where(adapters.c.digest == record.subject.hex).scalar_subquery()
+    for engine in facts["engines"]:
+        if engine["engine"] in engines:
+            continue
+        survival = engine["survival"] or {}
+        connection.execute(
+            insert(comparisons).values(
+                record=record.digest.hex,
+                adapter_id=adapter,
+                engine=engine["engine"],
+                verdict=engine["verdict"],
+                recipe=facts["recipe"],
+                rounding=engine["stated"].get("rounding"),
+                device=facts["conditions"]["device"],
+                threads=facts["conditions"]["threads"],
+                torch=facts["conditions"]["torch"],
+                base_digest=facts["base_digest"],
+                served_digest=engine["served_digest"],
+                surviving=survival.get("projected"),
+                rounded_away=survival.get("rounded_away"),
+                compared_at=facts["compared_at"],
+            )
+        )
+
+
 def _row(connection: Connection, table: Table, key: dict[str, Any], rest: dict[str, Any]) -> int:
     """The id of the row with this unique key, which is made from `key` and `rest` where there is none."""
     ((column, value),) = key.items()
@@ -110,6 +142,10 @@ def _summaries(connection: Connection, rows: Iterable[Row[Any]]) -> list[Adapter
     )
     for row in connection.execute(query):
         by_adapter[row.adapter_id].append(_export(row))
+    compared: dict[int, list[ComparisonSummary]] = {row.id: [] for row in rows}
+    found = select(comparisons).where(comparisons.c.adapter_id.in_(compared))
+    for row in connection.execute(found.order_by(comparisons.c.compared_at, comparisons.c.id)):
+        compared[row.adapter_id].append(_comparison(row))
     equal: dict[str, list[str]] = {}
     twins = select(adapters.c.tensor_digest, adapters.c.digest).where(
         adapters.c.tensor_digest.in_({row.tensor_digest for row in rows})
@@ -127,6 +163,7 @@ def _summaries(connection: Connection, rows: Iterable[Row[Any]]) -> list[Adapter
             use_rslora=row.use_rslora,
             first_exported_at=row.first_exported_at,
             exports=tuple(by_adapter[row.id]),
+            comparisons=tuple(compared[row.id]),
             same_tensors=tuple(Digest(other) for other in equal[row.tensor_digest] if other != row.digest),
         )
         for row in rows
@@ -143,5 +180,23 @@ def _export(row: Row[Any]) -> ExportSummary:
         path=row.path,
         reader=row.reader,
         exported_at=row.exported_at,
+        record=Digest(row.record),
+    )
+
+
+def _comparison(row: Row[Any]) -> ComparisonSummary:
+    return ComparisonSummary(
+        engine=row.engine,
+        verdict=Verdict(row.verdict),
+        recipe=row.recipe,
+        rounding=row.rounding,
+        device=row.device,
+        threads=row.threads,
+        torch=row.torch,
+        base_digest=Digest(row.base_digest),
+        served_digest=Digest(row.served_digest),
+        surviving=row.surviving,
+        rounded_away=row.rounded_away,
+        compared_at=row.compared_at,
         record=Digest(row.record),
     )

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, CheckConstraint, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+)
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest revision under `migrations/`; compared without loading Alembic."""
 
 _HEX = String(64)
@@ -64,4 +76,25 @@ exports = Table(
     Column("reader", String, nullable=False),
     Column("exported_at", String(32), nullable=False),
     Index(None, "run_id", "iteration"),
+)
+
+comparisons = Table(
+    "comparisons",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("record", _HEX, nullable=False),
+    Column("adapter_id", ForeignKey("adapters.id"), nullable=False, index=True),
+    Column("engine", String, nullable=False),
+    Column("verdict", String(16), nullable=False),
+    Column("recipe", String(32), nullable=False),
+    Column("rounding", String(16)),
+    Column("device", String(32), nullable=False),
+    Column("threads", Integer, nullable=False),
+    Column("torch", String(64), nullable=False),
+    Column("base_digest", _HEX, nullable=False),
+    Column("served_digest", _HEX, nullable=False),
+    Column("surviving", Float),
+    Column("rounded_away", Float),
+    Column("compared_at", String(32), nullable=False),
+    UniqueConstraint("record", "engine"),
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from registry.adapter import same_export
 from registry.core import records
+from registry.core.comparison import Comparison
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError
 from registry.core.model import CONFIG, Checkpoint
@@ -35,6 +36,7 @@ class Added:
         new_export: whether the registry learned of this export just now.
         manifest: the export's manifest, as recorded.
         damage: what was wrong with the stored copy that was replaced.
+        comparison: with what the engines were served, where that was asked for.
     """
 
     digest: Digest
@@ -42,6 +44,7 @@ class Added:
     new_export: bool
     manifest: dict[str, Any]
     damage: str | None = None
+    comparison: Comparison | None = None
 
 
 def add(store: Store, checkpoint: Checkpoint, now: str) -> tuple[Added, tuple[Record, ...]]:

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench import floor
-from tests.bench.measure import Command, alternate, run_once
+from tests.bench.measure import Command, Figures, alternate, run_once
 
+HERE = Path(__file__).parent
 RUNS = 5
+MODEL_RUNS = 3
 SIZES = {"160 MB": 160_000_000, "1.3 GB": 1_300_000_000}
 REGISTRY = (sys.executable, "-m", "registry.cli")
 MB = 1_000_000
@@ -25,13 +26,36 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="aorlta-bench-", dir=Path.cwd()) as directory:
         for name, size in SIZES.items():
             rows += list(bench_add(Path(directory), name, size))
-    print(f"{'what':<34}{'wall s':>8}{'floor s':>9}{'ratio':>7}{'peak MB':>9}{'LoRA MB':>9}")
-    for row in rows:
-        print(
-            f"{row['what']:<34}{row['seconds']:>8.2f}{row['floor_seconds']:>9.2f}{row['ratio']:>7.2f}"
-            f"{row['peak_bytes'] / MB:>9.0f}{row['lora_bytes'] / MB:>9.0f}"
-        )
+        rows += list(bench_models(Path(directory)))
+    print(HEADER)
+    for each in rows:
+        print(line(each))
     Path("bench.json").write_text(json.dumps(rows, indent=2) + "\n")
+
+
+HEADER = f"{'what':<26}{'wall s':>8}{'peak MB':>9}   {'against':<34}{'wall s':>8}{'peak MB':>9}{'time':>7}{'memory':>8}"
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row as text; the last two columns are the ratios."""
+    peak, other_peak = row["peak_bytes"], row["against_peak_bytes"]
+    mine = f"{row['what']:<26}{row['seconds']:>8.2f}{peak / MB:>9.0f}"
+    other = f"{row['against']:<34}{row['against_seconds']:>8.2f}{other_peak / MB:>9.0f}"
+    return f"{mine}   {other}{row['ratio']:>7.2f}{peak / other_peak:>8.2f}"
+
+
+def row(what: str, mine: Figures, against: str, other: Figures, **more: Any) -> dict[str, Any]:
+    """One line of the table."""
+    return {
+        "what": what,
+        "seconds": mine.seconds,
+        "peak_bytes": mine.peak_bytes,
+        "against": against,
+        "against_seconds": other.seconds,
+        "against_peak_bytes": other.peak_bytes,
+        "ratio": mine.seconds / other.seconds,
+        **more,
+    }
 
 
 def bench_add(directory: Path, name: str, size: int) -> Iterator[dict[str, Any]]:
@@ -59,24 +83,55 @@ def bench_add(directory: Path, name: str, size: int) -> Iterator[dict[str, Any]]
     figures = alternate(
         {
             "add": Command((*add, str(home)), clear),
-            "floor": Command((sys.executable, floor.__file__, tensor_file, str(adapter), str(target)), clear),
+            "floor": Command((sys.executable, str(HERE / "floor.py"), tensor_file, str(adapter), str(target)), clear),
             "again": Command((*add, str(kept))),
-            "hashing": Command((sys.executable, floor.__file__, tensor_file, str(adapter))),
+            "hashing": Command((sys.executable, str(HERE / "floor.py"), tensor_file, str(adapter))),
         },
         RUNS,
     )
     lora = adapter.stat().st_size
-    for what, mine, base in (("add", "add", "floor"), ("add again", "again", "hashing")):
-        yield {
-            "what": f"{what}, checkpoint of {name}",
-            "seconds": figures[mine].seconds,
-            "floor_seconds": figures[base].seconds,
-            "ratio": figures[mine].seconds / figures[base].seconds,
-            "peak_bytes": figures[mine].peak_bytes,
-            "lora_bytes": lora,
-        }
+    yield row(f"add, {name}", figures["add"], "floor: hash, hash, write, fsync", figures["floor"], lora_bytes=lora)
+    yield row(f"add again, {name}", figures["again"], "floor: hash, hash", figures["hashing"], lora_bytes=lora)
     for path in (kept, home, empty, run):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def bench_models(directory: Path) -> Iterator[dict[str, Any]]:
+    """`compare` and `merge` of a base of 2 GiB, against peft on the same files and against reading them once."""
+    data, home, merged, saved = (directory / name for name in ("data", "models-home", "merged", "saved"))
+    base, checkpoint, adapter, served = data / "base", data / "run/ckpt/iter-1", data / "adapter", data / "served"
+    run_once(Command((sys.executable, "-m", "tests.bench.model_data", str(data))))
+    run_once(Command((*REGISTRY, "add", str(checkpoint), "--home", str(home))))
+    digest = next(home.glob("adapters/*/*")).name
+    run_once(Command((*REGISTRY, "get", digest, "--to", str(adapter), "--home", str(home))))
+    merge = (*REGISTRY, "merge", digest, "--base", str(base), "--home", str(home), "--to")
+    run_once(Command((*merge, str(served))))
+    peer = (sys.executable, str(HERE / "peft_peer.py"), str(base), str(adapter))
+
+    def clear() -> None:
+        shutil.rmtree(merged, ignore_errors=True)
+        shutil.rmtree(saved, ignore_errors=True)
+
+    compare = (*REGISTRY, "compare", digest, "--base", str(base), "--served", str(served), "--home", str(home))
+    figures = alternate(
+        {
+            "compare": Command(compare),
+            "peft compare": Command((*peer, str(served))),
+            "reading": Command((sys.executable, str(HERE / "read_floor.py"), str(base), str(served))),
+            "merge": Command((*merge, str(merged)), clear),
+            "peft merge": Command((*peer, "--save", str(saved)), clear),
+        },
+        MODEL_RUNS,
+    )
+    size = sum(path.stat().st_size for path in base.glob("*.safetensors"))
+    speed = {"base_bytes": size, "base_bytes_per_second": size / figures["compare"].seconds}
+    yield row(
+        "compare, base of 2 GiB", figures["compare"], "peft merge + torch.equal", figures["peft compare"], **speed
+    )
+    yield row(
+        "compare, base of 2 GiB", figures["compare"], "floor: base and served, read once", figures["reading"], **speed
+    )
+    yield row("merge, base of 2 GiB", figures["merge"], "peft merge + save", figures["peft merge"], base_bytes=size)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from registry import Registry
 from tests.support.process import COMMAND, CommandLine
@@ -152,11 +153,15 @@ def on_a_terminal(cli: CommandLine, *arguments: str | Path) -> tuple[str, str]:
     return stdout, shown.decode()
 
 
-def test_progress_is_shown_on_a_terminal_and_nowhere_else(cli: CommandLine, checkpoint: Path) -> None:
-    stdout, shown = on_a_terminal(cli, "add", checkpoint)
+def test_progress_of_long_work_is_shown_on_a_terminal_and_nowhere_else(
+    cli: CommandLine, checkpoint: Path, tmp_path: Path
+) -> None:
+    long = write_checkpoint(tmp_path / "long", {**contents(lora_state()), "optimizer": torch.zeros(17 << 20)})
+    stdout, shown = on_a_terminal(cli, "add", long)
     assert "100%" in shown
     assert stdout.count("\n") == 1
     assert "%" not in stdout
-    piped = cli("add", checkpoint)
+    piped = cli("add", long)
     assert "%" not in piped.err + piped.out
-    assert "%" not in on_a_terminal(cli, "add", "--json", checkpoint)[1]
+    assert "%" not in on_a_terminal(cli, "add", "--json", long)[1]
+    assert "%" not in on_a_terminal(cli, "add", checkpoint)[1]

@@ -1,0 +1,38 @@
+"""The arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from registry.cli.environment import HOME_VARIABLE
+
+_MAX_LIMIT = 100_000
+
+Home = Annotated[
+    str | None,
+    typer.Option(
+        "--home", metavar="DIR", help=f"The registry's directory. [default: ${HOME_VARIABLE}, else user data]"
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Checkpoint = Annotated[str, typer.Argument(metavar="CKPT", help="A checkpoint's directory, or the tensor file in it.")]
+Checkpoints = Annotated[
+    list[str], typer.Argument(metavar="CKPT...", help="Checkpoint directories, or the tensor files in them.")
+]
+Ref = Annotated[str, typer.Argument(metavar="REF", help="sha256:<hex>, bare hex, or the first 4 or more digits.")]
+Alpha = Annotated[
+    float | None,
+    typer.Option("--alpha", metavar="X", help="lora_alpha, where neither the checkpoint nor the run's config has it."),
+]
+Run = Annotated[str | None, typer.Option("--run", metavar="NAME", help="The run, where its config does not name it.")]
+Base = Annotated[
+    str | None,
+    typer.Option("--base", metavar="DIR|NAME", help="The base: its name to record, or its weights to compare with."),
+]
+Weights = Annotated[str, typer.Option("--base", metavar="DIR", help="The base model's weights, of safetensors.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=_MAX_LIMIT, metavar="N", help="How many at most.")]
+AllowNonfinite = Annotated[
+    bool, typer.Option("--allow-nonfinite", help="Accept infinite or NaN elements; they are counted.")
+]

@@ -1,0 +1,81 @@
+"""The commands that calculate with model weights. They need torch, and load it only when they run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from registry.cli import exits, findings, plots
+from registry.cli.arguments import Home, Json, Ref, Weights
+from registry.cli.environment import home
+from registry.cli.output import Output, printable
+from registry.registry import Registry
+
+_RECIPES = "fp32, delta-rounded, low-precision or prerounded-fp32"
+
+
+def merge(
+    reference: Ref,
+    base: Weights,
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The model directory to make; it must not exist.")],
+    recipe: Annotated[str, typer.Option("--recipe", metavar="NAME", help=f"The arithmetic: {_RECIPES}.")] = "fp32",
+    home_option: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Merge an adapter into a base model, one tensor at a time, and print the new model's directory. Needs torch."""
+    output, registry = Output(as_json=as_json), Registry(home(home_option))
+    with output.progress(base) as progress:
+        merged = registry.merge(reference, base, to, recipe, progress=progress)
+    tensors, untied = merged.manifest["tensors"], merged.manifest["untied"]
+    output.note(f"{tensors['changed']} tensors merged as {recipe}, {tensors['copied']} copied")
+    if untied is not None:
+        output.note(f"  {' and '.join(untied)} were tied: they are stored apart now, and config.json says so")
+    output.result({"directory": merged.directory, "manifest": merged.manifest}, printable(merged.directory))
+
+
+def compare(
+    reference: Ref,
+    base: Weights,
+    served: Annotated[
+        list[str], typer.Option("--served", metavar="PATH", help="What engines were served: files or directories.")
+    ],
+    recipe: Annotated[
+        str, typer.Option("--recipe", metavar="NAME", help=f"The arithmetic: {_RECIPES}; auto recognises it.")
+    ] = "auto",
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, metavar="N", help="Tensors at a time. [default: one per core]")
+    ] = None,
+    plot: Annotated[
+        str | None, typer.Option("--plot", metavar="FILE.png", help="Also draw it, module by module. Needs matplotlib.")
+    ] = None,
+    home_option: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Hold base + adapter against what engines were served, and keep the verdict with the adapter. Needs torch.
+
+    Exit code 5 unless every engine had the adapter.
+    """
+    output, registry = Output(as_json=as_json), Registry(home(home_option))
+    with output.progress(base) as progress:
+        compared = registry.compare(reference, base, served, recipe, workers=threads, progress=progress)
+    comparison = compared.comparison
+    output.result(
+        findings.comparison_document(compared.digest, comparison, compared.record.digest),
+        findings.comparison_text(comparison),
+    )
+    if plot is not None:
+        plots.draw_comparison(comparison, plot)
+    for line in findings.failures(comparison):
+        output.note(f"aorlta-reg: {line}")
+    raise typer.Exit(exits.code_of_comparison(comparison))
+
+
+def diff(first: Ref, second: Ref, home_option: Home = None, as_json: Json = False) -> None:
+    """Show how far two adapters are apart, module by module, as functions and as tensors. Needs torch."""
+    registry = Registry(home(home_option))
+    one, other = registry.resolve(first), registry.resolve(second)
+    difference = registry.diff(str(one), str(other))
+    Output(as_json=as_json).result(
+        findings.difference_document(one, other, difference), findings.difference_text(difference)
+    )
