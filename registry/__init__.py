@@ -3,6 +3,7 @@
 from registry.core.digest import Digest
 from registry.core.errors import (
     Ambiguous,
+    Conflict,
     IntegrityError,
     InvalidReference,
     NotFound,
@@ -16,6 +17,7 @@ from registry.registry import Registry, export_checkpoint
 __all__ = [
     "VERSION",
     "Ambiguous",
+    "Conflict",
     "Digest",
     "IntegrityError",
     "InvalidReference",

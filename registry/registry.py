@@ -2,76 +2,73 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import importlib
 import os
+import pwd
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Unpack
 
+from registry.core import refs
 from registry.core.digest import Digest
-from registry.core.errors import Refused
+from registry.core.errors import NotFound, Refused
 from registry.core.model import ReadOptions
+from registry.core.refs import AliasName
 from registry.core.summary import AdapterSummary, IndexRevision
-from registry.disk import make_directories
 from registry.operations.get import get
+from registry.operations.opened import Opened, now
 from registry.operations.resolve import resolve
 from registry.operations.seal import read_seal, verify
-from registry.store import LocalStore
 
 if TYPE_CHECKING:
+    from registry.core.alias import AliasMove
     from registry.core.difference import Difference
-    from registry.index import Database, Index
     from registry.operations.add import Added
+    from registry.operations.alias import Moved
     from registry.operations.compare import Compared
     from registry.operations.export import Exported
     from registry.operations.merge import Merged
-
-INDEX_FILE = "index.sqlite"
+    from registry.operations.reindex import Reindexed
 
 
 class Registry:
     """A registry in the directory `home`, which is made when something is first added.
 
-    The index is opened when a method first needs it, so that finding an adapter by digest never loads SQLAlchemy.
+    The index is opened when a method first needs it, so that finding an adapter by digest never loads SQLAlchemy. Where
+    it lacks what the store holds, because a process was killed or the index was lost, it is mended first; what a person
+    should know of that goes to `note`, which by default is a warning of the logger `registry`.
+
+    Wherever an adapter is referred to, that is a digest, `sha256:<hex>`, a unique prefix, an alias, `RUN@ITER`, or
+    `RUN@latest`.
     """
 
-    def __init__(self, home: str | os.PathLike[str]) -> None:
+    def __init__(self, home: str | os.PathLike[str], *, note: Callable[[str], None] | None = None) -> None:
         self.home = os.path.abspath(os.fspath(home))
-        self._store = LocalStore(self.home)
-
-    @cached_property
-    def _database(self) -> Database:
-        from registry.index import Database  # noqa: PLC0415  SQLAlchemy takes longer to import than `get` runs
-
-        make_directories(self.home)
-        return Database(os.path.join(self.home, INDEX_FILE))
-
-    @cached_property
-    def _index(self) -> Index:
-        from registry.index import Index  # noqa: PLC0415
-
-        return Index(self._database)
+        self._opened = Opened(self.home, note or _warn)
+        self._store = self._opened.store
 
     def add(
         self,
         checkpoint: str | os.PathLike[str],
         *,
         served: Sequence[str | os.PathLike[str]] = (),
+        alias: str | None = None,
         **options: Unpack[ReadOptions],
     ) -> Added:
         """Add the adapter in a checkpoint (its directory, or the tensor file in it). Doing it again changes nothing.
 
         Where `base` is a path to the base's weights, the adapter is compared with `served`, or with what the run
         directory itself keeps of what its engines were served for this iteration. The adapter is added in any case.
+        Then `alias` is moved to it.
 
         Raises:
             NotFound, Refused, IntegrityError, StorageError.
         """
         from registry.checkpoints import read_checkpoint  # noqa: PLC0415  what only writers need, readers do not load
         from registry.operations.add import add  # noqa: PLC0415
+        from registry.operations.settle import settle  # noqa: PLC0415
 
         base = options.get("base")
         weights = base if base is not None and os.path.exists(base) else None
@@ -79,9 +76,15 @@ class Registry:
             raise Refused("served weights can only be compared with the base's", hint="Give its directory as the base")
         warm = threading.Thread(target=importlib.import_module, args=("registry.index",))
         warm.start()  # its import takes as long as hashing 300 MB, which leaves the interpreter free meanwhile
+        if alias is not None:
+            refs.alias_name(alias)
         read = read_checkpoint(os.fspath(checkpoint), **options)
-        result, exports = add(self._store, read, _now())
-        self._index.add(exports)
+        index = self._opened.mended_or_not()
+        result, exports = add(self._store, read, now())
+        if index is not None:
+            settle(self._store, index, exports)
+        if alias is not None:
+            self.set_alias(alias, str(result.digest))
         evidence = served or ((read.served,) if read.served else ())
         if weights is None or not evidence:
             return result
@@ -114,7 +117,7 @@ class Registry:
 
         self._refuse_inside(to)
         digest = self.resolve(reference)
-        return merge(self._store, digest, os.fspath(base), os.fspath(to), recipe, now=_now(), progress=progress)
+        return merge(self._store, digest, os.fspath(base), os.fspath(to), recipe, now=now(), progress=progress)
 
     def compare(
         self,
@@ -140,12 +143,15 @@ class Registry:
             InvalidReference, NotFound, Ambiguous, Refused, IntegrityError, StorageError.
         """
         from registry.operations.compare import compare  # noqa: PLC0415
+        from registry.operations.settle import settle  # noqa: PLC0415
 
         digest, paths = self.resolve(reference), [os.fspath(path) for path in served]
+        index = self._opened.mended_or_not()
         compared = compare(
-            self._store, digest, os.fspath(base), paths, recipe=recipe, now=_now(), workers=workers, progress=progress
+            self._store, digest, os.fspath(base), paths, recipe=recipe, now=now(), workers=workers, progress=progress
         )
-        self._index.add([*read_seal(self._store, digest).exports, compared.record])
+        if index is not None:
+            settle(self._store, index, [*read_seal(self._store, digest).exports, compared.record])
         return compared
 
     def diff(self, first: str, second: str) -> Difference:
@@ -169,12 +175,12 @@ class Registry:
         return self._store.directory(digest)
 
     def resolve(self, reference: str) -> Digest:
-        """The digest that a reference (digest, `sha256:<hex>`, unique prefix) names.
+        """The digest that a reference names. Only an alias and `RUN@ITER` need the index.
 
         Raises:
-            InvalidReference, NotFound, Ambiguous.
+            InvalidReference, NotFound, Ambiguous, StorageError.
         """
-        return resolve(self._store, reference)
+        return resolve(self._store, reference, self._opened.mended_if_any)
 
     def show(self, reference: str) -> AdapterSummary:
         """What is known about one adapter. A gap in the index is filled from the store's records first.
@@ -182,11 +188,12 @@ class Registry:
         Raises:
             InvalidReference, NotFound, Ambiguous, IntegrityError, StorageError.
         """
-        digest = self.resolve(reference)
-        found = self._index.adapter(digest)
+        digest, index = self.resolve(reference), self._opened.mended()
+        found = index.adapter(digest)
         if found is None:
-            self._index.add([*read_seal(self._store, digest).exports, *self._store.records(digest)])
-            found = self._index.adapter(digest)
+            self._opened.note(f"the index lacked {digest.short}; `aorlta-reg reindex` finds whatever else it lacks")
+            index.add([*read_seal(self._store, digest).exports, *self._store.records(digest)])
+            found = index.adapter(digest)
         assert found is not None  # noqa: S101  a stored adapter has at least one export
         return found
 
@@ -196,7 +203,68 @@ class Registry:
         Raises:
             StorageError.
         """
-        return self._index.newest(limit) if os.path.lexists(self.home) else []
+        index = self._opened.mended_if_any()
+        return [] if index is None else index.newest(limit)
+
+    def set_alias(self, name: str, reference: str, *, expect: str | None = None) -> Moved:
+        """Let an alias name an adapter. With `expect`, a reference or `none`, only if that is what it names now.
+
+        Raises:
+            InvalidReference, NotFound, Ambiguous: of a reference.
+            Refused: this can be no alias, or differs from another one in case only.
+            Conflict: it does not name what was expected.
+            StorageError.
+        """
+        alias = refs.alias_name(name)
+        return self._move(alias, self.resolve(reference), expect)
+
+    def remove_alias(self, name: str, *, expect: str | None = None) -> Moved:
+        """Let an alias name no adapter any more. Its history stays.
+
+        Raises:
+            NotFound: there is no such alias; otherwise as `set_alias`.
+        """
+        return self._move(refs.alias_name(name), None, expect)
+
+    def _move(self, alias: AliasName, to: Digest | None, expect: str | None) -> Moved:
+        from registry.operations.alias import Expectation, move  # noqa: PLC0415
+
+        expected = None
+        if expect is not None:
+            expected = Expectation(None if expect == refs.NO_ADAPTER else self.resolve(expect))
+        return move(self._store, self._opened.mended(), alias, to, now=now(), who=_who(), expected=expected)
+
+    def aliases(self) -> list[AliasMove]:
+        """Every alias that names an adapter, sorted, each as its last move.
+
+        Raises:
+            StorageError.
+        """
+        index = self._opened.mended_if_any()
+        return [] if index is None else index.aliases()
+
+    def alias_history(self, name: str) -> list[AliasMove]:
+        """All moves of an alias, oldest first; also of one that was removed.
+
+        Raises:
+            NotFound: there was never such an alias.
+            Refused, StorageError.
+        """
+        index, alias = self._opened.mended_if_any(), refs.alias_name(name)
+        moves = [] if index is None else index.alias_history(alias)
+        if not moves:
+            raise NotFound("there was never an alias of this name", key=name)
+        return moves
+
+    def reindex(self, progress: Callable[[int, int], None] | None = None) -> Reindexed:
+        """Derive the whole index from the store's records. Where one is damaged, the result says so.
+
+        Raises:
+            StorageError: the index cannot be written; it stays what it was.
+        """
+        from registry.operations.reindex import reindex  # noqa: PLC0415
+
+        return reindex(self._store, self._opened.index, progress)
 
     def _refuse_inside(self, to: str | os.PathLike[str]) -> None:
         target, home = os.path.realpath(os.fspath(to)), os.path.realpath(self.home)
@@ -209,7 +277,7 @@ class Registry:
         Raises:
             StorageError.
         """
-        return self._database.revision()
+        return self._opened.database.revision()
 
     def upgrade_index(self) -> IndexRevision:
         """Bring the index's schema up to date, creating it where there is none; returns what it was before.
@@ -217,8 +285,8 @@ class Registry:
         Raises:
             IndexVersion: it was made by a newer version of this program.
         """
-        before = self._database.revision()
-        self._database.upgrade()
+        before = self._opened.database.revision()
+        self._opened.database.upgrade()
         return before
 
 
@@ -233,8 +301,18 @@ def export_checkpoint(
     from registry.checkpoints import read_checkpoint  # noqa: PLC0415
     from registry.operations.export import export_to  # noqa: PLC0415
 
-    return export_to(lambda: read_checkpoint(os.fspath(checkpoint), **options), os.fspath(out), _now())
+    return export_to(lambda: read_checkpoint(os.fspath(checkpoint), **options), os.fspath(out), now())
 
 
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+def _who() -> str:
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # as in containers that run under any number
+        user = f"uid-{os.geteuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _warn(note: str) -> None:
+    import logging  # noqa: PLC0415
+
+    logging.getLogger("registry").warning(note)

@@ -11,6 +11,7 @@ import registry
 PUBLIC = [
     "VERSION",
     "Ambiguous",
+    "Conflict",
     "Digest",
     "IntegrityError",
     "InvalidReference",

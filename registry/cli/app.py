@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from registry.cli import documents, exits, findings, models
+from registry.cli import aliases, documents, exits, findings, index, models
 from registry.cli.arguments import AllowNonfinite, Alpha, Base, Checkpoint, Checkpoints, Home, Json, Limit, Ref, Run
-from registry.cli.environment import home
+from registry.cli.environment import open_registry
 from registry.cli.output import Output, error_document, printable, silence
-from registry.core.errors import RegistryError, StorageError
+from registry.core.errors import Refused, RegistryError, StorageError
 from registry.core.version import VERSION
-from registry.registry import Registry, export_checkpoint
+from registry.registry import export_checkpoint
 
 _DEFAULT_LIMIT = 50
 
@@ -48,10 +48,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-database = typer.Typer(
-    help="The index's schema.", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
-)
-app.add_typer(database, name="db")
+app.add_typer(aliases.app, name="alias")
+app.add_typer(index.database, name="db")
 
 
 def main() -> None:
@@ -98,6 +96,9 @@ def add(
     ] = None,
     run: Run = None,
     alpha: Alpha = None,
+    alias: Annotated[
+        str | None, typer.Option("--alias", metavar="NAME", help="Then let this alias name the adapter.")
+    ] = None,
     allow_nonfinite: AllowNonfinite = False,
     home_option: Home = None,
     as_json: Json = False,
@@ -107,7 +108,10 @@ def add(
     With --base DIR the adapters are also compared with what the engines were served. A checkpoint that is refused does
     not stop the others; the exit code is then that of the worst.
     """
-    output, registry = Output(as_json=as_json), Registry(home(home_option))
+    output = Output(as_json=as_json)
+    registry = open_registry(home_option, output)
+    if alias is not None and len(checkpoints) > 1:
+        raise Refused("one alias cannot name several adapters", key=alias, hint="Give one checkpoint")
     adapters, errors, worst = [], [], exits.DONE
     for path in checkpoints:
         try:
@@ -115,6 +119,7 @@ def add(
                 added = registry.add(
                     path,
                     served=served or (),
+                    alias=alias,
                     alpha=alpha,
                     run=run,
                     base=base,
@@ -128,6 +133,8 @@ def add(
             continue
         output.line(str(added.digest))
         output.note(documents.added_text(path, added))
+        if alias is not None:
+            output.note(f"  alias: {alias}")
         for warning in (*added.manifest["warnings"], *([added.damage] if added.damage else [])):
             output.note(f"  warning: {warning}")
         if added.comparison is not None:
@@ -171,26 +178,29 @@ def get(
     as_json: Json = False,
 ) -> None:
     """Copy an adapter into a new directory, every byte verified, and print the directory."""
-    registry = Registry(home(home_option))
+    output = Output(as_json=as_json)
+    registry = open_registry(home_option, output)
     digest = registry.resolve(reference)
     directory = registry.get(str(digest), to)
-    Output(as_json=as_json).result({"digest": str(digest), "directory": directory}, printable(directory))
+    output.result({"digest": str(digest), "directory": directory}, printable(directory))
 
 
 @app.command()
 def path(reference: Ref, home_option: Home = None, as_json: Json = False) -> None:
     """Verify an adapter and print its directory inside the registry, for tools that only read it."""
-    registry = Registry(home(home_option))
+    output = Output(as_json=as_json)
+    registry = open_registry(home_option, output)
     digest = registry.resolve(reference)
     directory = registry.path(str(digest))
-    Output(as_json=as_json).result({"digest": str(digest), "path": directory}, printable(directory))
+    output.result({"digest": str(digest), "path": directory}, printable(directory))
 
 
 @app.command()
 def show(reference: Ref, home_option: Home = None, as_json: Json = False) -> None:
     """Show what is known about an adapter: identity, settings, and every checkpoint that gave it."""
-    adapter = Registry(home(home_option)).show(reference)
-    Output(as_json=as_json).result(documents.adapter_document(adapter), documents.adapter_text(adapter))
+    output = Output(as_json=as_json)
+    adapter = open_registry(home_option, output).show(reference)
+    output.result(documents.adapter_document(adapter), documents.adapter_text(adapter))
 
 
 @app.command("list")
@@ -200,7 +210,8 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the newest adapters."""
-    output, adapters = Output(as_json=as_json), Registry(home(home_option)).newest(limit)
+    output = Output(as_json=as_json)
+    adapters = open_registry(home_option, output).newest(limit)
     output.result(
         {"adapters": [documents.adapter_document(adapter) for adapter in adapters]},
         documents.adapters_text(adapters),
@@ -209,21 +220,5 @@ def list_(
         output.note(f"the newest {limit}; --limit N shows more")
 
 
-for command in (models.merge, models.compare, models.diff):
+for command in (models.merge, models.compare, models.diff, index.reindex):
     app.command()(command)
-
-
-@database.command()
-def current(home_option: Home = None, as_json: Json = False) -> None:
-    """Print the revision of the index's schema, and the one this program needs."""
-    revision = Registry(home(home_option)).index_revision()
-    text = f"found {revision.found or 'none'}, needed {revision.needed}"
-    Output(as_json=as_json).result({"found": revision.found, "needed": revision.needed}, text)
-
-
-@database.command()
-def upgrade(home_option: Home = None, as_json: Json = False) -> None:
-    """Create the index, or bring its schema up to date."""
-    before = Registry(home(home_option)).upgrade_index()
-    text = f"index at {before.needed} (was {before.found or 'empty'})"
-    Output(as_json=as_json).result({"found": before.found, "needed": before.needed}, text)

@@ -21,7 +21,9 @@ Checkpoint = Annotated[str, typer.Argument(metavar="CKPT", help="A checkpoint's 
 Checkpoints = Annotated[
     list[str], typer.Argument(metavar="CKPT...", help="Checkpoint directories, or the tensor files in them.")
 ]
-Ref = Annotated[str, typer.Argument(metavar="REF", help="sha256:<hex>, bare hex, or the first 4 or more digits.")]
+Ref = Annotated[
+    str, typer.Argument(metavar="REF", help="A digest or its first 4 or more digits, an alias, RUN@ITER or RUN@latest.")
+]
 Alpha = Annotated[
     float | None,
     typer.Option("--alpha", metavar="X", help="lora_alpha, where neither the checkpoint nor the run's config has it."),

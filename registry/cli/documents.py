@@ -53,6 +53,7 @@ def adapter_document(adapter: AdapterSummary) -> dict[str, Any]:
         "use_rslora": adapter.use_rslora,
         "first_exported_at": adapter.first_exported_at,
         "same_tensors": [str(digest) for digest in adapter.same_tensors],
+        "aliases": list(adapter.aliases),
         "exports": [_export_document(export) for export in adapter.exports],
         "verdict": adapter.verdict,
         "comparisons": [_comparison_document(each) for each in adapter.comparisons],
@@ -89,6 +90,7 @@ def adapter_text(adapter: AdapterSummary) -> str:
         ("adapter", adapter.digest),
         ("tensors", adapter.tensor_digest),
         *(("  same as", digest) for digest in adapter.same_tensors),
+        *(("alias", name) for name in adapter.aliases),
         ("lora", f"r {adapter.r}, alpha {adapter.lora_alpha}, scale {scale}"),
         ("size", f"{size(adapter.bytes)} in {adapter.modules} modules"),
     ]

@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 import sys
 
+from registry.cli.output import Output
 from registry.core.errors import Refused
+from registry.registry import Registry
 
 HOME_VARIABLE = "AORLTA_REG_HOME"
 _DIRECTORY = "aorlta-reg"
+
+
+def open_registry(option: str | None, output: Output) -> Registry:
+    """The registry that a command works on. What a person should know of its state goes to `output`."""
+    return Registry(home(option), note=output.note)
 
 
 def home(option: str | None) -> str:

@@ -6,16 +6,16 @@ from registry.core import errors
 from registry.core.comparison import Comparison
 
 DONE = 0
+DAMAGED = 5
 INTERRUPTED = 130
 OUTPUT_CLOSED = 141
-_FAILED_COMPARISON = 5
 
 _CODES: tuple[tuple[type[errors.RegistryError], int], ...] = (
     (errors.Refused, 2),
     (errors.InvalidReference, 2),
     (errors.NotFound, 3),
     (errors.Ambiguous, 4),
-    (errors.IntegrityError, 5),
+    (errors.IntegrityError, DAMAGED),
     (errors.Conflict, 6),
     (errors.StorageError, 7),
 )
@@ -28,4 +28,4 @@ def code_of(error: errors.RegistryError) -> int:
 
 def code_of_comparison(comparison: Comparison) -> int:
     """The exit code of a comparison: a failed one is a failure of integrity."""
-    return DONE if comparison.passed else _FAILED_COMPARISON
+    return DONE if comparison.passed else DAMAGED

@@ -8,9 +8,8 @@ import typer
 
 from registry.cli import exits, findings, plots
 from registry.cli.arguments import Home, Json, Ref, Weights
-from registry.cli.environment import home
+from registry.cli.environment import open_registry
 from registry.cli.output import Output, printable
-from registry.registry import Registry
 
 _RECIPES = "fp32, delta-rounded, low-precision or prerounded-fp32"
 
@@ -24,7 +23,8 @@ def merge(
     as_json: Json = False,
 ) -> None:
     """Merge an adapter into a base model, one tensor at a time, and print the new model's directory. Needs torch."""
-    output, registry = Output(as_json=as_json), Registry(home(home_option))
+    output = Output(as_json=as_json)
+    registry = open_registry(home_option, output)
     with output.progress(base) as progress:
         merged = registry.merge(reference, base, to, recipe, progress=progress)
     tensors, untied = merged.manifest["tensors"], merged.manifest["untied"]
@@ -56,7 +56,8 @@ def compare(
 
     Exit code 5 unless every engine had the adapter.
     """
-    output, registry = Output(as_json=as_json), Registry(home(home_option))
+    output = Output(as_json=as_json)
+    registry = open_registry(home_option, output)
     with output.progress(base) as progress:
         compared = registry.compare(reference, base, served, recipe, workers=threads, progress=progress)
     comparison = compared.comparison
@@ -73,9 +74,8 @@ def compare(
 
 def diff(first: Ref, second: Ref, home_option: Home = None, as_json: Json = False) -> None:
     """Show how far two adapters are apart, module by module, as functions and as tensors. Needs torch."""
-    registry = Registry(home(home_option))
+    output = Output(as_json=as_json)
+    registry = open_registry(home_option, output)
     one, other = registry.resolve(first), registry.resolve(second)
     difference = registry.diff(str(one), str(other))
-    Output(as_json=as_json).result(
-        findings.difference_document(one, other, difference), findings.difference_text(difference)
-    )
+    output.result(findings.difference_document(one, other, difference), findings.difference_text(difference))

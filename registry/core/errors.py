@@ -16,7 +16,9 @@ RegistryError
 ├── IntegrityError          stored bytes do not match their digest
 ├── Conflict                a fact is already bound otherwise
 └── StorageError            the file system or database failed (full, read-only, unreadable, unreachable)
-    └── IndexVersion        the index was made by another version of this program
+    ├── IndexVersion        the index was made by another version of this program
+    ├── IndexDamaged        the index's file is not a sound database
+    └── IndexMissing        the index is empty and the store is not
 """
 
 from __future__ import annotations
@@ -145,3 +147,11 @@ class StorageError(RegistryError):
 
 class IndexVersion(StorageError):
     """The index's schema is newer or older than this program can use."""
+
+
+class IndexDamaged(StorageError):
+    """The index's file is not a database, is a damaged one, or does not have the tables that it says it has."""
+
+
+class IndexMissing(StorageError):
+    """The index knows nothing of what the store holds, and that is too much to read at once."""

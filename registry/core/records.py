@@ -17,18 +17,23 @@ from registry.core.model import WEIGHTS
 STATEMENT = "https://in-toto.io/Statement/v1"
 EXPORT = "export"
 COMPARISON = "comparison"
+ALIAS = "alias"
 _TYPE = "urn:aorlta-reg:{kind}:v1"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """One fact about the adapter `subject`. `data` are the canonical bytes, `digest` their sha256."""
+    """One fact about the adapter `subject`. `data` are the canonical bytes, `digest` their sha256.
+
+    `path` is where it was read, for messages.
+    """
 
     kind: str
     subject: Digest
     predicate: dict[str, Any]
     data: bytes
     digest: Digest
+    path: str | None = None
 
     @property
     def name(self) -> str:
@@ -49,8 +54,8 @@ def make(kind: str, subject: Digest, predicate: dict[str, Any]) -> Record:
     return Record(kind, subject, predicate, data, Digest(hashlib.sha256(data).hexdigest()))
 
 
-def parse(data: bytes, name: str, subject: Digest) -> Record:
-    """Read a record that is filed under `subject` with the file name `name`.
+def parse(data: bytes, name: str, subject: Digest, path: str | None = None) -> Record:
+    """Read a record that is filed under `subject` with the file name `name`, at `path` if it is known.
 
     Raises:
         IntegrityError: when the bytes are not those that the name promises.
@@ -59,8 +64,8 @@ def parse(data: bytes, name: str, subject: Digest) -> Record:
     kind, _, rest = name.removesuffix(".json").partition("-")
     actual = hashlib.sha256(data).hexdigest()
     if rest != actual:
-        raise IntegrityError("the record does not match its name", path=name, expected=rest, found=actual)
-    statement = jsontext.parse(data, name)
+        raise IntegrityError("the record does not match its name", path=path or name, expected=rest, found=actual)
+    statement = jsontext.parse(data, path or name)
     match statement:
         case {
             "_type": str(form),
@@ -68,5 +73,5 @@ def parse(data: bytes, name: str, subject: Digest) -> Record:
             "predicateType": str(predicate_type),
             "predicate": dict(predicate),
         } if form == STATEMENT and about == subject.hex and predicate_type == _TYPE.format(kind=kind):
-            return Record(kind, subject, predicate, data, Digest(actual))
-    raise MalformedFile(f"not an in-toto statement of kind {kind!r} about {subject}", path=name)
+            return Record(kind, subject, predicate, data, Digest(actual), path)
+    raise MalformedFile(f"not an in-toto statement of kind {kind!r} about {subject}", path=path or name)

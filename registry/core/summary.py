@@ -60,6 +60,7 @@ class AdapterSummary:
     exports: tuple[ExportSummary, ...]
     comparisons: tuple[ComparisonSummary, ...] = ()
     same_tensors: tuple[Digest, ...] = ()
+    aliases: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict | None:
@@ -74,3 +75,22 @@ class IndexRevision:
 
     found: str | None
     needed: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexChange:
+    """How the rows of one kind differed from what the store's records say.
+
+    Attributes:
+        kind: which rows.
+        rows: how many there are now.
+        added: those that were missing.
+        removed: those that no record states.
+        changed: those that said something else.
+    """
+
+    kind: str
+    rows: int
+    added: int
+    removed: int
+    changed: int

@@ -4,6 +4,6 @@ Everything in it can be rebuilt from records; it is never the only holder of a f
 """
 
 from registry.index.database import Database
-from registry.index.index import Index
+from registry.index.index import Index, Moving
 
-__all__ = ["Database", "Index"]
+__all__ = ["Database", "Index", "Moving"]

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import URL, Connection, create_engine, event, text
+from sqlalchemy import URL, Connection, create_engine, event, select, text
 from sqlalchemy.exc import DBAPIError
 
-from registry.core.errors import IndexVersion, StorageError
+from registry.core.errors import IndexDamaged, IndexVersion, StorageError
 from registry.core.summary import IndexRevision
-from registry.index.schema import HEAD
+from registry.disk import translated
+from registry.index.schema import HEAD, metadata
 
 _BUSY_TIMEOUT = 60.0  # seconds a writer waits for another one
 _WRITE = "aorlta_write"
+_DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+"""The first is for tables that are not what they should be."""
+_COMPANIONS = ("-wal", "-shm", "-journal")  # before the database itself: SQLite would apply them to the next one
 
 
 class Database:
     """One SQLite file. It is created, and brought from an older schema to this program's, when it is first used.
 
     Raises (all methods):
-        StorageError: the database cannot be opened, is locked for a minute, or is not one.
+        StorageError: the database cannot be opened, or is locked for a minute.
+        IndexDamaged: it is not a database, or not a sound one.
         IndexVersion: the schema is newer than this program.
     """
 
@@ -32,6 +39,32 @@ class Database:
         event.listen(self._engine, "connect", _configure)
         event.listen(self._engine, "begin", _begin)
         self._ready = False
+
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return os.path.lexists(self._path)
+
+    def is_sound(self) -> bool:
+        """Whether every page and every table is in order. Reads all of it."""
+        try:
+            with self.reading() as connection:
+                for table in metadata.sorted_tables:
+                    connection.execute(select(table).limit(0))
+                return bool(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one() == "ok")
+        except IndexDamaged:
+            return False
+
+    def set_aside(self) -> str:
+        """Rename the database, so that the next use makes a new one; returns where it is now."""
+        self._engine.dispose()
+        self._ready = False
+        kept = f"{self._path}.damaged-{secrets.token_hex(4)}"
+        with translated(self._path):
+            for end in _COMPANIONS:
+                with suppress(FileNotFoundError):
+                    os.rename(self._path + end, kept + end)
+            os.rename(self._path, kept)
+        return kept
 
     def revision(self) -> IndexRevision:
         """The schema's revision, found and needed."""
@@ -79,6 +112,9 @@ class Database:
             with self._engine.execution_options(**{_WRITE: write}).begin() as connection:
                 yield connection
         except DBAPIError as error:
+            if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
+                hint = "Run `aorlta-reg reindex`: it is made anew from the store"
+                raise IndexDamaged(f"the index is damaged: {error.orig}", path=self._path, hint=hint) from error
             raise StorageError(f"the index failed: {error.orig}", path=self._path) from error
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest revision under `migrations/`; compared without loading Alembic."""
 
 _HEX = String(64)
@@ -42,8 +42,9 @@ adapters = Table(
     Column("r", Integer, nullable=False),
     Column("lora_alpha", Float, nullable=False),
     Column("use_rslora", Boolean, nullable=False),
-    Column("first_exported_at", String(32), nullable=False, index=True),
+    Column("first_exported_at", String(32), nullable=False),
     CheckConstraint("lora_alpha <> 0", name="lora_alpha_not_zero"),
+    Index(None, "first_exported_at", "digest"),
 )
 
 checkpoints = Table(
@@ -97,4 +98,22 @@ comparisons = Table(
     Column("rounded_away", Float),
     Column("compared_at", String(32), nullable=False),
     UniqueConstraint("record", "engine"),
+)
+
+alias_moves = Table(
+    "alias_moves",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("record", _HEX, nullable=False, unique=True),
+    Column("folded", String(128), nullable=False),  # the name in lower case: aliases do not differ in case only
+    Column("name", String(128), nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("before", _HEX),  # digests, not ids: an alias outlives its adapter
+    Column("after", _HEX),
+    Column("moved_at", String(32), nullable=False),
+    Column("moved_by", String, nullable=False),
+    Column("stands", Boolean, nullable=False),  # the alias's last move, and not its removal
+    Index(None, "folded", "sequence", "moved_at", "record"),
+    Index(None, "stands", "folded"),
+    Index(None, "after", "stands"),
 )

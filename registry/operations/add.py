@@ -89,15 +89,28 @@ def _record(new: export.Export, config: bytes, known: Iterable[Record], now: str
 
 
 def _publish(store: Store, new: export.Export, earlier: tuple[Record, ...], now: str, *, replace: bool) -> Outcome:
-    record = _record(new, new.config, earlier, now)
+    record = _record(new, new.config, (*earlier, *_announced(store, new.digest)), now)
     with store.stage() as stage:
         export.write(new, stage.files, record.predicate)
         if earlier:  # records that outlived their adapter: its manifest is in one of them from the moment it is seen
             store.put_record(record)
+        else:
+            store.announce(record)
         if replace:
             stage.replace(new.digest)
             return Outcome.REPAIRED
         if stage.publish(new.digest):
             return Outcome.ADDED
-    seal.verify(store, new.digest, new.weights.chunks())  # another process was first; its copy is held to the same
+    first = seal.verify(store, new.digest, new.weights.chunks())  # another process was; its copy is held to the same
+    if record.digest not in {known.digest for known in first.exports}:
+        store.settle(record)  # no adapter has this manifest
     return Outcome.PRESENT
+
+
+def _announced(store: Store, digest: Digest) -> list[Record]:
+    """Exports of an adapter that was never published: their writers were killed."""
+    return [
+        record
+        for record in store.unsettled(lambda _: None)
+        if record.subject == digest and record.kind == records.EXPORT
+    ]

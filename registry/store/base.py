@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Protocol
 
 from registry.core.digest import Bytes, Digest
+from registry.core.errors import RegistryError
 from registry.core.records import Record
+
+Refused = Callable[[RegistryError], None]
+"""Is told why something was left out."""
 
 
 class Files(Protocol):
@@ -75,13 +79,36 @@ class Store(Protocol):
         ...
 
     def put_record(self, record: Record) -> None:
-        """Keep a record, durably."""
+        """Keep a record, durably. A new one is announced first."""
         ...
 
-    def records(self, subject: Digest) -> list[Record]:
-        """All records about an adapter, oldest name first.
+    def records(self, subject: Digest, refused: Refused | None = None) -> list[Record]:
+        """All records about an adapter, sorted by name.
+
+        Args:
+            subject: the adapter, which need not be stored.
+            refused: told of each record that cannot be read, which is then left out.
 
         Raises:
-            IntegrityError: a record does not match its name.
+            IntegrityError: a record does not match its name, and nobody is told of it. So for other damage.
         """
+        ...
+
+    def subjects(self) -> Iterator[Digest]:
+        """All adapters with records, sorted, stored or not."""
+        ...
+
+    def announce(self, record: Record) -> None:
+        """Keep a record aside, durably, until `settle`: who writes it may be killed before all is done that it says.
+
+        It is not among `records` until it is put there. Announcing what is announced changes nothing.
+        """
+        ...
+
+    def unsettled(self, refused: Refused | None = None) -> list[Record]:
+        """All records that were announced and not settled. `refused` and errors as for `records`."""
+        ...
+
+    def settle(self, record: Record) -> None:
+        """Forget that a record was announced: all is done, or never will be. Harmless where it was not."""
         ...

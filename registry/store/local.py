@@ -2,6 +2,7 @@
 
 adapters/ab/ab12.../      adapter_model.safetensors  adapter_config.json  export-manifest.json   (read-only files)
 records/ab/ab12.../       <kind>-<sha256>.json
+pending/                  <digest>-<kind>-<sha256>.json: records that were announced and are not settled yet
 staging/                  on the same file system; nothing in it is visible to a reader
 quarantine/               corrupt adapters that were replaced, kept as evidence
 """
@@ -10,13 +11,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from registry.core import records
 from registry.core.digest import Digest
-from registry.core.errors import InvalidReference, NotFound
+from registry.core.errors import InvalidReference, NotFound, RegistryError
 from registry.core.records import Record
 from registry.disk import (
     NewFiles,
@@ -28,6 +29,7 @@ from registry.disk import (
     translated,
     write_file,
 )
+from registry.store.base import Refused
 from registry.store.staging import staging_directory
 
 _READ_ONLY = 0o444
@@ -39,6 +41,7 @@ class LocalStore:
     def __init__(self, home: str) -> None:
         self._adapters = os.path.join(home, "adapters")
         self._records = os.path.join(home, "records")
+        self._pending = os.path.join(home, "pending")
         self._staging = os.path.join(home, "staging")
         self._quarantine = os.path.join(home, "quarantine")
 
@@ -59,8 +62,10 @@ class LocalStore:
         return [digest for digest in _digests_in(shard) if digest.hex.startswith(prefix)][:limit]
 
     def digests(self) -> Iterator[Digest]:
-        for shard in list_names(self._adapters):
-            yield from _digests_in(os.path.join(self._adapters, shard))
+        return _digests_below(self._adapters)
+
+    def subjects(self) -> Iterator[Digest]:
+        return _digests_below(self._records)
 
     def open(self, digest: Digest, name: str) -> BinaryIO:
         if not self.contains(digest):
@@ -68,24 +73,33 @@ class LocalStore:
         return open_regular(os.path.join(self.directory(digest), name))
 
     def put_record(self, record: Record) -> None:
-        directory = self._record_directory(record.subject)
-        final = os.path.join(directory, record.name)
-        if os.path.exists(final):
-            return
-        make_directories(directory)
-        with staging_directory(self._staging) as stage, translated(final):
-            staged = os.path.join(stage, record.name)
-            write_file(staged, [record.data], _READ_ONLY)
-            os.rename(staged, final)
-        sync_directory(directory)
+        final = os.path.join(self._record_directory(record.subject), record.name)
+        if not os.path.exists(final):
+            self.announce(record)
+            self._write(record.data, final)
 
-    def records(self, subject: Digest) -> list[Record]:
+    def records(self, subject: Digest, refused: Refused | None = None) -> list[Record]:
         directory = self._record_directory(subject)
-        return [
-            records.parse(read_small(os.path.join(directory, name)), name, subject)
-            for name in list_names(directory)
-            if name.endswith(".json")
-        ]
+        names = (name for name in list_names(directory) if name.endswith(".json"))
+        return _read_records(((subject, name, os.path.join(directory, name)) for name in names), refused)
+
+    def announce(self, record: Record) -> None:
+        path = self._pending_path(record)
+        if not os.path.exists(path):
+            self._write(record.data, path)
+
+    def unsettled(self, refused: Refused | None = None) -> list[Record]:
+        places = []
+        for entry in list_names(self._pending):
+            subject, _, name = entry.partition("-")
+            with suppress(InvalidReference):
+                places.append((Digest(subject), name, os.path.join(self._pending, entry)))
+        return _read_records(places, refused)
+
+    def settle(self, record: Record) -> None:
+        path = self._pending_path(record)
+        with translated(path), suppress(FileNotFoundError):
+            os.unlink(path)
 
     def directory(self, digest: Digest) -> str:
         """Where an adapter lies. Local only: other stores have no paths."""
@@ -102,6 +116,19 @@ class LocalStore:
 
     def _record_directory(self, subject: Digest) -> str:
         return os.path.join(self._records, subject.hex[:2], subject.hex)
+
+    def _pending_path(self, record: Record) -> str:
+        return os.path.join(self._pending, f"{record.subject.hex}-{record.name}")
+
+    def _write(self, data: bytes, path: str) -> None:
+        """A read-only file that appears whole."""
+        directory = os.path.dirname(path)
+        make_directories(directory)
+        with staging_directory(self._staging) as stage, translated(path):
+            staged = os.path.join(stage, "record.json")
+            write_file(staged, [data], _READ_ONLY)
+            os.rename(staged, path)
+        sync_directory(directory)
 
 
 class LocalStage:
@@ -130,6 +157,26 @@ class LocalStage:
         with suppress(NotFound):  # another process has moved it already
             self._store.set_aside(digest)
         self.publish(digest)
+
+
+def _read_records(places: Iterable[tuple[Digest, str, str]], refused: Refused | None) -> list[Record]:
+    """The records at these places: subject, name, path. One that has just been removed is passed over."""
+    found = []
+    for subject, name, path in places:
+        try:
+            found.append(records.parse(read_small(path), name, subject, path))
+        except NotFound:
+            continue
+        except RegistryError as error:
+            if refused is None:
+                raise
+            refused(error)
+    return found
+
+
+def _digests_below(directory: str) -> Iterator[Digest]:
+    for shard in list_names(directory):
+        yield from _digests_in(os.path.join(directory, shard))
 
 
 def _digests_in(shard: str) -> Iterator[Digest]:

@@ -35,6 +35,7 @@ PLAIN_DOCUMENT = {
     "use_rslora": False,
     "first_exported_at": "<time>",
     "same_tensors": [STRONG],
+    "aliases": [],
     "exports": [
         {
             "checkpoint_digest": "<sha256>",
@@ -61,6 +62,7 @@ STRONG_DOCUMENT = {
     "use_rslora": False,
     "first_exported_at": "<time>",
     "same_tensors": [PLAIN],
+    "aliases": [],
     "exports": [
         {
             "checkpoint_digest": "<sha256>",

@@ -60,6 +60,28 @@ def compared() -> Callable[..., Record]:
 
 
 @pytest.fixture
+def moved() -> Callable[..., Record]:
+    """Makes the record of an alias's move."""
+
+    def moved(
+        alias: str, sequence: int, before: str | None = None, after: str | None = None, *, at: int | None = None
+    ) -> Record:
+        subject, *_ = (digest_of(name) for name in (after, before) if name is not None)
+        facts = {
+            "format": 1,
+            "alias": alias,
+            "sequence": sequence,
+            "from": before and digest_of(before).hex,
+            "to": after and digest_of(after).hex,
+            "moved_at": f"2026-03-{at or sequence:02}T00:00:00.000000Z",
+            "moved_by": "someone@somewhere",
+        }
+        return records.make(records.ALIAS, subject, facts)
+
+    return moved
+
+
+@pytest.fixture
 def exported(predicate: dict[str, Any]) -> Callable[..., Record]:
     """Makes the record of an export. What is not said is as in the first one."""
 

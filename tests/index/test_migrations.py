@@ -88,7 +88,7 @@ def test_a_newer_database_is_refused_with_what_to_do_and_left_alone(
     newer = Index(Database(str(database)))
     for use in (lambda: newer.newest(1), lambda: newer.add([exported("b")]), Database(str(database)).upgrade):
         with pytest.raises(
-            IndexVersion, match=r"newer.*found revision 9999; expected 0002.*pip install --upgrade"
+            IndexVersion, match=r"newer.*found revision 9999; expected 0003.*pip install --upgrade"
         ) as caught:
             use()
         assert caught.value.path == str(database)

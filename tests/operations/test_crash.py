@@ -92,8 +92,9 @@ def test_second_export_killed_at_any_step_leaves_the_first_whole(
     tmp_path: Path, twins: tuple[Path, Path], wanted: tuple[str, dict[str, bytes]]
 ) -> None:
     unrecorded = CommandLine(tmp_path / "unrecorded")
-    assert inject(unrecorded, "add", twins[0], fault="rename:signal=KILL:when=2").code == -9
+    assert inject(unrecorded, "add", twins[0], fault="rename:signal=KILL:when=3").code == -9
     assert not files_in(unrecorded.home / "records"), "the first was killed between adapter and record"
+    assert files_in(unrecorded.home / "adapters")
 
     home = tmp_path / "home"
 

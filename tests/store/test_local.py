@@ -45,7 +45,7 @@ class LocalBackend:
         return {(Digest(path.parent.name), path.name): path.read_bytes() for path in self.home.glob("records/*/*/*")}
 
     def litter(self) -> list[str]:
-        known = {"adapters", "records", "staging", "quarantine"}
+        known = {"adapters", "records", "pending", "staging", "quarantine"}
         found = [path.name for path in self.home.glob("*") if path.name not in known]
         return found + [path.name for path in self.home.glob("staging/*")]
 

@@ -1,0 +1,103 @@
+"""All rows of the index anew, in one transaction, and how they differed. Readers see the old ones until it commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Connection, FromClause, Select, column, delete, except_, func, select, table, text
+
+from registry.core.errors import MalformedFile
+from registry.core.records import Record
+from registry.core.summary import IndexChange
+from registry.index.schema import adapters, alias_moves, checkpoints, comparisons, exports, metadata, runs
+from registry.index.writing import Rows
+
+_BATCH = 2000  # records
+
+
+def _all_but(of: FromClause, *names: str) -> list[Any]:
+    return [each for each in of.c if each.name not in names]
+
+
+_IDS = ("id", "adapter_id", "checkpoint_id", "run_id")
+_FACTS: dict[str, tuple[Select[Any], int]] = {  # what the rows of a kind say, and how many columns in front are the key
+    "adapters": (select(*_all_but(adapters, "id")), 1),
+    "exports": (
+        select(
+            *_all_but(exports, *_IDS),
+            adapters.c.digest.label("adapter"),
+            checkpoints.c.digest.label("checkpoint"),
+            checkpoints.c.bytes,
+            runs.c.name.label("run"),
+        )
+        .join_from(exports, adapters)
+        .join(checkpoints, exports.c.checkpoint_id == checkpoints.c.id)
+        .outerjoin(runs, exports.c.run_id == runs.c.id),
+        1,
+    ),
+    "comparisons": (
+        select(
+            comparisons.c.record,
+            comparisons.c.engine,
+            *_all_but(comparisons, *_IDS, "record", "engine"),
+            adapters.c.digest.label("adapter"),
+        ).join_from(comparisons, adapters),
+        2,
+    ),
+    "alias moves": (select(*_all_but(alias_moves, "id")), 1),
+}
+
+
+def rebuild(
+    connection: Connection, new: Iterable[Record], refused: Callable[[Record, MalformedFile], None]
+) -> tuple[IndexChange, ...]:
+    """Replace all rows by those of `new`, in which an adapter's exports come before all else about it.
+
+    Args:
+        connection: in a write transaction.
+        new: every record.
+        refused: told of each record that does not say what one of its kind must; it is left out.
+    """
+    for number, (facts, _) in enumerate(_FACTS.values()):
+        known = facts.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True})
+        connection.execute(text(f"CREATE TEMP TABLE before_{number} AS {known}"))
+    for each in reversed(metadata.sorted_tables):
+        connection.execute(delete(each))
+    for batch in _batches(new):
+        rows = Rows()
+        for record in batch:
+            try:
+                rows.take(record)
+            except MalformedFile as error:
+                refused(record, error)
+        rows.write(connection)
+    changes = tuple(_change(connection, number, kind) for number, kind in enumerate(_FACTS))
+    for number in range(len(_FACTS)):
+        connection.execute(text(f"DROP TABLE before_{number}"))
+    return changes
+
+
+def _change(connection: Connection, number: int, kind: str) -> IndexChange:
+    after, keys = _FACTS[kind]
+    names = [each.name for each in after.selected_columns]
+    columns: list[Any] = [column(name) for name in names]
+    before = select(*columns).select_from(table(f"before_{number}"))
+    now = after.subquery()
+
+    def count(query: Any) -> int:
+        found: int = connection.execute(select(func.count()).select_from(query.subquery())).scalar_one()
+        return found
+
+    unknown = count(except_(select(*list(now.c)[:keys]), before.with_only_columns(*columns[:keys])))
+    different = count(except_(select(now), before))
+    gone = count(except_(before, select(now)))
+    changed = different - unknown
+    return IndexChange(kind, rows=count(after), added=unknown, removed=gone - changed, changed=changed)
+
+
+def _batches(new: Iterable[Record]) -> Iterator[list[Record]]:
+    rest = iter(new)
+    while batch := list(islice(rest, _BATCH)):
+        yield batch

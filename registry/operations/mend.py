@@ -1,0 +1,81 @@
+"""Mend: what a command does before it reads or writes the index, so that it answers for all that the store holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from registry.core.digest import Digest
+from registry.core.errors import IndexMissing, RegistryError
+from registry.core.records import Record
+from registry.operations.reindex import reindex
+from registry.operations.settle import admit, settle
+from registry.store import Store
+
+if TYPE_CHECKING:
+    from registry.index import Index
+
+Note = Callable[[str], None]
+FEW = 1000
+"""So many records are read without asking, where the index knows none."""
+_GIVEN_UP_AFTER = dt.timedelta(days=7)
+
+
+def mend(store: Store, index: Index, now: str, note: Note) -> None:
+    """Bring the index up to the store. The store is not walked, unless the index is empty.
+
+    Args:
+        store: the truth.
+        index: what is derived from it.
+        now: the time: an export whose adapter has not appeared for a week is given up.
+        note: told, in a sentence, what a person should know.
+
+    Raises:
+        IndexMissing: the index is empty, and the store has too much to be read in passing.
+        StorageError: the index cannot be read; IndexDamaged and IndexVersion among them.
+    """
+    if index.is_empty() and _holds_unannounced(store) and index.is_empty():  # or it has just been written
+        _make_anew(store, index, note)
+    for record in store.unsettled(lambda error: note(f"the index lacks a record: {error}")):
+        try:
+            _finish(store, index, record, now)
+        except RegistryError as error:
+            note(f"the index lacks a record: {error}")
+
+
+def _finish(store: Store, index: Index, record: Record, now: str) -> None:
+    known = admit(store, record)
+    if known:
+        settle(store, index, known)
+        store.settle(record)
+    elif str(record.predicate.get("exported_at")) < _earlier(now):
+        store.settle(record)
+
+
+def _earlier(now: str) -> str:
+    return (dt.datetime.fromisoformat(now) - _GIVEN_UP_AFTER).isoformat()
+
+
+def _holds_unannounced(store: Store) -> bool:
+    """Whether the store holds anything of which no writer, at work or killed, has left word."""
+    announced: set[Digest] = set()
+    for subject in chain(store.subjects(), store.digests()):
+        if subject not in announced:
+            announced = {record.subject for record in store.unsettled(lambda _: None)}
+            if subject not in announced:
+                return True
+    return False
+
+
+def _make_anew(store: Store, index: Index, note: Note) -> None:
+    count = 0
+    for subject in store.subjects():
+        count += len(store.records(subject, lambda _: None))
+        if count > FEW:
+            raise IndexMissing("the index is missing, and the store is not empty", hint="Run `aorlta-reg reindex`")
+    done = reindex(store, index)
+    note(f"the index was missing: made anew from {sum(done.records.values())} records")
+    for error in done.damaged:
+        note(f"the index lacks a record: {error}")

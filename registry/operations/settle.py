@@ -1,0 +1,50 @@
+"""Settle: from a record that was announced to one that store and index have.
+
+Whoever writes a record announces it in the store before, and settles it once the index has it. So whatever was lost in
+between, because its writer was killed, is announced still. The announcement holds the whole record: anyone can finish
+the work, at any time and more than once, without knowing who began it or whether they live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from registry.adapter import same_export
+from registry.core import records
+from registry.core.records import Record
+from registry.operations.seal import read_seal
+from registry.store import Store
+
+if TYPE_CHECKING:
+    from registry.index import Index
+
+
+def admit(store: Store, record: Record) -> list[Record]:
+    """Put an announced record among the records of its adapter, and return all of them.
+
+    An export is none as long as its adapter is not stored: then nothing is done, and nothing returned.
+
+    Raises:
+        IntegrityError: another record of the adapter, or its manifest, is damaged.
+        StorageError.
+    """
+    if record.kind != records.EXPORT:
+        store.put_record(record)
+    elif not store.contains(record.subject):
+        return []
+    else:
+        seal = read_seal(store, record.subject)
+        for each in seal.missing:
+            store.put_record(each)
+        if not any(same_export(known.predicate, record.predicate) for known in seal.exports):
+            store.put_record(record)
+    return store.records(record.subject)
+
+
+def settle(store: Store, index: Index, new: Iterable[Record]) -> None:
+    """Have the index derive its rows from records that the store has; then nothing is left to be done for them."""
+    new = list(new)
+    index.add(new)
+    for record in new:
+        store.settle(record)
