@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Connection, Row, Select, func, select
 
 from registry.core.alias import AliasMove
 from registry.core.comparison import Verdict
@@ -18,7 +18,7 @@ from registry.index.schema import adapters, alias_moves, checkpoints, comparison
 
 def is_empty(connection: Connection) -> bool:
     """Whether no adapter is known."""
-    return connection.execute(select(adapters.c.id).limit(1)).first() is None
+    return connection.execute(select(func.max(adapters.c.id))).scalar_one() is None
 
 
 def adapter(connection: Connection, digest: Digest) -> AdapterSummary | None:

@@ -13,7 +13,7 @@ import pytest
 
 from registry.core import records
 from registry.core.digest import Digest
-from registry.core.errors import IntegrityError, NotFound, StorageError
+from registry.core.errors import IntegrityError, NotFound, RegistryError, StorageError
 from registry.store import Store
 
 FILES = {"weights.bin": bytes(range(256)) * 5000, "config.json": b"{}\n", "empty": b""}
@@ -33,6 +33,9 @@ class Backend(Protocol):
 
     def plant_record(self, subject: Digest, name: str, data: bytes) -> None:
         """Put a record there."""
+
+    def damage_record(self, subject: Digest, name: str) -> None:
+        """Change a byte of a record that is there."""
 
     def records(self) -> dict[tuple[Digest, str], bytes]:
         """All records that are there, by subject and name."""
@@ -68,6 +71,7 @@ class StoreContract:
         store = backend.store
         assert not store.contains(A)
         assert list(store.digests()) == store.find(A.hex[:4], 9) == store.records(A) == []
+        assert list(store.subjects()) == store.unsettled() == []
         with pytest.raises(NotFound):
             store.open(A, "weights.bin")
         assert backend.adapters() == backend.records() == {}
@@ -181,3 +185,44 @@ class StoreContract:
         record = records.make(records.EXPORT, A, {"n": 1})
         backend.plant_record(A, record.name, record.data)
         assert [each.data for each in backend.store.records(A)] == [record.data]
+
+    def test_subjects_are_those_with_records_stored_or_not(self, backend: Backend) -> None:
+        for subject in (B, A):
+            backend.plant_record(subject, "export-0.json", b"not even a record")
+        backend.plant(digest_of("c"), FILES)
+        assert list(backend.store.subjects()) == sorted((A, B))
+
+    def test_damaged_records_are_left_out_where_someone_is_told(self, backend: Backend) -> None:
+        sound, bad = (records.make(records.EXPORT, A, {"n": n}) for n in (1, 2))
+        backend.store.put_record(sound)
+        backend.store.put_record(bad)
+        backend.damage_record(A, bad.name)
+        told: list[RegistryError] = []
+        assert [each.digest for each in backend.store.records(A, told.append)] == [sound.digest]
+        (error,) = told
+        assert isinstance(error, IntegrityError)
+        assert bad.name in str(error)
+
+    def test_new_record_is_unsettled_until_it_is_settled(self, backend: Backend) -> None:
+        store, record = backend.store, records.make(records.EXPORT, A, {"n": 1})
+        store.put_record(record)
+        (found,) = store.unsettled()
+        assert (found.subject, found.name, found.data) == (A, record.name, record.data)
+        store.settle(record)
+        assert store.unsettled() == []
+        store.settle(record)
+        store.put_record(record)
+        assert store.unsettled() == [], "it is not new"
+        assert backend.records() == {(A, record.name): record.data}
+
+    def test_announced_record_is_no_record_yet(self, backend: Backend) -> None:
+        store, record = backend.store, records.make(records.COMPARISON, A, {"n": 1})
+        store.announce(record)
+        store.announce(record)
+        assert [each.digest for each in store.unsettled()] == [record.digest]
+        assert list(store.subjects()) == store.records(A) == []
+        assert backend.records() == {}
+        store.put_record(record)
+        assert [each.digest for each in store.records(A)] == [record.digest]
+        assert [each.digest for each in store.unsettled()] == [record.digest]
+        assert backend.litter() == []

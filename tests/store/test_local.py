@@ -15,7 +15,7 @@ from registry.core.digest import Digest
 from registry.core.errors import StorageError
 from registry.store import LocalStore
 from tests.store.contract import FILES, OTHER, A, StoreContract, publish
-from tests.support.trees import contents
+from tests.support.trees import contents, flip
 
 WEEK = 7 * 24 * 3600
 
@@ -40,6 +40,9 @@ class LocalBackend:
         directory = self.home / "records" / subject.hex[:2] / subject.hex
         directory.mkdir(parents=True)
         (directory / name).write_bytes(data)
+
+    def damage_record(self, subject: Digest, name: str) -> None:
+        flip(self.home / "records" / subject.hex[:2] / subject.hex / name)
 
     def records(self) -> dict[tuple[Digest, str], bytes]:
         return {(Digest(path.parent.name), path.name): path.read_bytes() for path in self.home.glob("records/*/*/*")}

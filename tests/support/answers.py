@@ -1,0 +1,49 @@
+"""Everything that a registry answers from its index, as one value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from registry import Registry, RegistryError
+from registry.store import LocalStore
+
+
+def answers(home: Path) -> dict[str, Any]:
+    """Every query, with every argument that has an answer. An error is an answer too."""
+    registry = Registry(home)
+    listed = registry.newest(100_000)
+    runs = {(export.run, export.iteration) for adapter in listed for export in adapter.exports if export.run}
+    wanted = {f"{run}@{iteration}" for run, iteration in runs} | {f"{run}@latest" for run, _ in runs}
+    names = {move.name for alias in _alias_names(home) for move in registry.alias_history(alias)}
+    return {
+        "list": listed,
+        "show": {str(digest): _answer(registry.show, digest.hex) for digest in LocalStore(str(home)).digests()},
+        "runs": {reference: _answer(registry.resolve, reference) for reference in sorted(wanted)},
+        "aliases": registry.aliases(),
+        "named": {name: _answer(registry.resolve, name) for name in sorted(names)},
+        "history": {name: registry.alias_history(name) for name in sorted(names)},
+    }
+
+
+def _alias_names(home: Path) -> set[str]:
+    store = LocalStore(str(home))
+    return {
+        record.predicate["alias"]
+        for subject in store.subjects()
+        for record in store.records(subject, lambda _: None)
+        if record.kind == "alias"
+    }
+
+
+def _answer(question: Any, argument: str) -> Any:
+    try:
+        return question(argument)
+    except RegistryError as error:
+        return str(error)
+
+
+def lose_index(home: Path) -> None:
+    """Delete the index's files."""
+    for file in home.glob("index.sqlite*"):
+        file.unlink()
