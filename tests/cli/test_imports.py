@@ -36,7 +36,9 @@ def loaded(shelf: Shelf, arguments: list[str | Path], report: Path) -> set[str]:
     return {name.partition(".")[0] for name in modules} | {name for name in modules if name.startswith("registry.")}
 
 
-@pytest.mark.parametrize("command", ["add", "add again", "export", "get", "path", "show", "list"])
+@pytest.mark.parametrize(
+    "command", ["add", "add again", "export", "get", "path", "show", "list", "path of a run", "alias", "reindex"]
+)
 def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: Path) -> None:
     new = write_checkpoint(tmp_path / "new", contents(lora_state(seed=9)))
     arguments: dict[str, list[str | Path]] = {
@@ -47,6 +49,9 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
         "path": ["path", shelf.hex],
         "show": ["show", shelf.hex],
         "list": ["list"],
+        "path of a run": ["path", "run@3"],
+        "alias": ["alias", "list"],
+        "reindex": ["reindex"],
     }
     modules = loaded(shelf, arguments[command], tmp_path / "modules.json")
     assert not modules & NEVER

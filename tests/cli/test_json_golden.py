@@ -23,6 +23,7 @@ TENSORS = "sha256:3db283b892608b00f25c5329fef9889954f52ac38b324cc7a262b19ae5ab22
 VOLATILE = (
     ("<time>", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")),
     ("<sha256>", re.compile(r"sha256:[0-9a-f]{64}")),
+    ("<user@host>", re.compile(r"[^@/\s]+@[^@/\s]+")),
 )
 
 PLAIN_DOCUMENT = {
@@ -79,6 +80,21 @@ STRONG_DOCUMENT = {
     "verdict": None,
     "comparisons": [],
 }
+
+
+def move(sequence: int, previous: str | None, digest: str | None) -> dict[str, Any]:
+    return {
+        "alias": "prod",
+        "digest": digest,
+        "previous": previous,
+        "sequence": sequence,
+        "moved_at": "<time>",
+        "moved_by": "<user@host>",
+        "record": "<sha256>",
+    }
+
+
+MISPLACED = "Look at `aorlta-reg alias history` before moving it"
 NO_MANIFEST = "no manifest beside the checkpoint: nothing says which bytes the trainer wrote"
 NO_RUN = "the run is not known: give it with --run"
 MISSING = {"kind": "NotFound", "message": "<root>/missing: no such file", "path": "<root>/missing"}
@@ -170,6 +186,41 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
         3,
         None,
         {"error": {"kind": "NotFound", "message": "0000: no adapter's digest starts with this", "key": "0000"}},
+    ),
+    (f"alias set prod {PLAIN}", 0, {**move(1, None, PLAIN), "changed": True}, None),
+    ("alias set prod run@3", 0, {**move(1, None, PLAIN), "changed": False}, None),
+    (f"alias set prod {STRONG} --expect prod", 0, {**move(2, PLAIN, STRONG), "changed": True}, None),
+    (
+        f"alias set prod {PLAIN} --expect run@latest",
+        6,
+        None,
+        {
+            "error": {
+                "kind": "Conflict",
+                "message": (
+                    f"prod: the alias does not name what was expected; found {STRONG}; expected {PLAIN}. {MISPLACED}"
+                ),
+                "key": "prod",
+                "found": STRONG,
+                "expected": PLAIN,
+                "hint": MISPLACED,
+            }
+        },
+    ),
+    ("alias list", 0, {"aliases": [move(2, PLAIN, STRONG)]}, None),
+    ("show prod", 0, {**STRONG_DOCUMENT, "aliases": ["prod"]}, None),
+    ("alias remove prod", 0, {**move(3, STRONG, None), "changed": True}, None),
+    (
+        "alias history prod",
+        0,
+        {"moves": [move(1, None, PLAIN), move(2, PLAIN, STRONG), move(3, STRONG, None)]},
+        None,
+    ),
+    (
+        "path prod",
+        3,
+        None,
+        {"error": {"kind": "NotFound", "message": "prod: no alias has this name", "key": "prod"}},
     ),
     ("db current", 0, {"found": HEAD, "needed": HEAD}, None),
     ("db upgrade", 0, {"found": HEAD, "needed": HEAD}, None),

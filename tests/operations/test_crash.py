@@ -60,17 +60,19 @@ def killed(call: str, prepare: Callable[[], tuple[str | Path, ...]]) -> Iterator
 
 
 def assert_recovers(home: Path, checkpoint: Path, digest: str, exports: int = 1) -> None:
-    """Every adapter to be seen is whole; adding again gives `digest`, in store and index, and cleans up."""
+    """Every adapter to be seen is whole, and is listed; adding again gives `digest`, in both, and cleans up."""
     store = LocalStore(str(home))
     for seen in store.digests():
         assert Registry(home).path(str(seen))
     registry = Registry(home)
+    assert [each.digest for each in registry.newest(9)] == list(store.digests()), "whatever the index had not heard of"
     assert str(registry.add(checkpoint).digest) == digest
     assert registry.path(digest)
     assert [str(found) for found in store.digests()] == [digest] == [str(each.digest) for each in registry.newest(9)]
     (adapter,) = registry.newest(9)
     assert {export.record for export in adapter.exports} == {each.digest for each in store.records(adapter.digest)}
     assert len(adapter.exports) == exports
+    assert store.unsettled() == []
     assert not files_in(home / "staging")
     with store.stage():
         assert len(os.listdir(home / "staging")) == 1, "what a dead process left is swept"

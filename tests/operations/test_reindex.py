@@ -1,4 +1,4 @@
-"""The index lost, behind or damaged: the store's records give the same answers again, and nothing is told in silence."""
+"""The index lost, behind or damaged: the store's records give the same answers, and no loss goes unsaid."""
 
 from __future__ import annotations
 
@@ -191,9 +191,7 @@ def test_what_a_killed_writer_left_is_there_for_the_next_question(state: str, ri
     assert announced(rich) == notes == []
 
 
-def test_adapter_that_was_published_and_not_recorded_is_listed(
-    rich: Registry, notes: Notes, checkpoints: list[Path], tmp_path: Path
-) -> None:
+def test_adapter_that_was_published_and_not_recorded_is_listed(rich: Registry, notes: Notes, tmp_path: Path) -> None:
     other = Registry(tmp_path / "other")
     digest = other.add(write_checkpoint(tmp_path / "r9", contents(lora_state(seed=9)))).digest
     (record,) = LocalStore(other.home).records(digest)
