@@ -12,7 +12,7 @@ from registry.core import records
 from registry.core.records import Record
 from registry.index import facts
 from registry.index.facts import Row
-from registry.index.schema import adapters, alias_moves, checkpoints, comparisons, exports, runs
+from registry.index.schema import adapters, alias_moves, checkpoints, comparisons, exports, metadata, runs
 
 
 class Rows:
@@ -45,6 +45,7 @@ class Rows:
         _write_moves(connection, self._moves)
 
 
+_COLUMNS = {table: frozenset(table.c.keys()) for table in metadata.sorted_tables}
 _ADAPTER_ID = select(adapters.c.id).where(adapters.c.digest == bindparam("of_adapter")).scalar_subquery()
 _CHECKPOINT_ID = select(checkpoints.c.id).where(checkpoints.c.digest == bindparam("of_checkpoint")).scalar_subquery()
 _RUN_ID = select(runs.c.id).where(runs.c.name == bindparam("of_run")).scalar_subquery()
@@ -104,7 +105,7 @@ def _unless_there(table: Table, *key: str) -> Any:
 
 
 def _of(table: Table, row: Row) -> Row:
-    return {name: value for name, value in row.items() if name in table.c}
+    return {name: row[name] for name in row.keys() & _COLUMNS[table]}
 
 
 def _execute(connection: Connection, statement: Any, rows: list[Row]) -> None:
