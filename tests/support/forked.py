@@ -17,7 +17,7 @@ import registry.index  # noqa: F401  slow to import, as what follows
 from registry.cli import main
 from registry.index import migrate  # noqa: F401
 
-LIMIT = 100
+LIMIT = 400
 _NOWHERE = 1 << 20  # no such descriptor
 _VAIN: dict[str, Callable[[], object]] = {
     "mkdir": lambda: os.mkdir(""),

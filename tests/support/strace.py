@@ -66,6 +66,7 @@ def killer(call: str) -> Iterator[Callable[..., int]]:
         assert process.stdout is not None
 
         def run(number: int, *arguments: str | Path) -> int:
+            assert number <= LIMIT, "or it would be killed in the same call again and again"
             print(json.dumps({"number": number, "arguments": [*map(str, arguments)]}), file=process.stdin, flush=True)
             return int(process.stdout.readline())
 
