@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from registry import IntegrityError, NotFound, Registry, export_checkpoint
+from registry import Digest, IntegrityError, NotFound, Registry, export_checkpoint
 from registry.store import LocalStore
 from tests.support.process import CommandLine
 from tests.support.runs import MODULES, contents, lora_state, write_checkpoint
@@ -107,6 +107,42 @@ def test_second_export_killed_at_any_step_leaves_the_first_whole(
     for _ in killed("rename", prepare):
         assert_recovers(home, twins[1], wanted[0], exports=2)
         shutil.rmtree(home)
+
+
+@needs_strace
+@pytest.mark.parametrize("call", ["rename", "unlink", "fdatasync", "pwrite64"])
+def test_add_to_a_filled_registry_killed_at_any_step_is_told_whole_by_the_next_question(
+    call: str, tmp_path: Path, twins: tuple[Path, Path], wanted: tuple[str, dict[str, bytes]]
+) -> None:
+    """Nothing but what was announced can tell: the index is not empty, and the store is not walked."""
+    filled, home, stored = Registry(tmp_path / "filled"), tmp_path / "home", set()
+    first = filled.add(write_checkpoint(tmp_path / "other", contents(lora_state(seed=8)))).digest
+
+    def prepare() -> tuple[str | Path, ...]:
+        shutil.copytree(filled.home, home)
+        return ("add", twins[0], "--alias", "best", "--home", home)
+
+    for _ in killed(call, prepare):
+        notes: list[str] = []
+        registry, store = Registry(home, note=notes.append), LocalStore(str(home))
+        listed = {str(each.digest): each for each in registry.newest(9)}
+        assert listed.keys() == {str(each) for each in store.digests()}
+        for digest, adapter in listed.items():
+            told = {record.digest for record in store.records(adapter.digest) if record.kind == "export"}
+            assert {export.record for export in adapter.exports} == told != set(), digest
+        assert [move.after for move in registry.aliases()] == [
+            Digest(record.predicate["to"])
+            for each in store.digests()
+            for record in store.records(each)
+            if record.kind == "alias"
+        ]
+        assert notes == []
+        stored |= listed.keys()
+        assert str(registry.add(twins[0]).digest) == wanted[0]
+        assert store.unsettled() == []
+        assert len(registry.newest(9)) == 2
+        shutil.rmtree(home)
+    assert stored == {str(first), wanted[0]}
 
 
 @needs_strace
