@@ -199,3 +199,16 @@ def test_a_damaged_database_is_kept_and_a_new_one_made(
     damaged.rebuild(everything, refuse)
     assert state(damaged) == before
     assert damaged.set_aside_if_damaged() is None
+
+
+def test_what_belongs_to_a_database_goes_aside_with_it(database: Path) -> None:
+    """Or SQLite would apply it to the new one."""
+    copy = database.with_name("copy.sqlite")
+    for end in ("-wal", "-shm", "-journal"):
+        Path(f"{copy}{end}").write_bytes(end.encode())
+    copy.write_bytes(b"not a database")
+    kept = Database(str(copy)).set_aside()
+    assert [Path(f"{kept}{end}").read_bytes() for end in ("", "-wal", "-shm", "-journal")] == [
+        *(b"not a database", b"-wal", b"-shm", b"-journal")
+    ]
+    assert not list(copy.parent.glob("copy.sqlite")) + list(copy.parent.glob("copy.sqlite-*"))

@@ -222,6 +222,19 @@ def test_export_whose_adapter_never_came_is_taken_up_by_the_next_add_of_it_or_gi
     assert len(rich.show(digest.hex).exports) == 1
 
 
+def test_export_that_is_recorded_already_is_not_recorded_again_for_having_been_announced_at_another_time(
+    rich: Registry,
+) -> None:
+    store, digest = LocalStore(rich.home), rich.resolve("r1@2")
+    before = rich.show(digest.hex)
+    (record,) = (each for each in store.records(digest) if each.kind == records.EXPORT)
+    again = {**record.predicate, "exported_at": "2999-01-01T00:00:00.000000Z"}
+    store.announce(records.make(records.EXPORT, digest, again))
+    assert rich.show(digest.hex) == before
+    assert announced(rich) == []
+    assert [each.digest for each in store.records(digest) if each.kind == records.EXPORT] == [record.digest]
+
+
 def test_one_gap_that_cannot_be_mended_is_told_and_keeps_no_other(rich: Registry, notes: Notes) -> None:
     store = LocalStore(rich.home)
     first, second = rich.newest(9)[:2]
