@@ -94,7 +94,7 @@ def merge(
             manifest = {
                 "format": FORMAT,
                 "adapter": {"digest": digest.hex, "config_sha256": files[CONFIG].hex},
-                "base": {"path": _text(weights.path), "files": base_files},
+                "base": {"path": jsontext.sayable(weights.path), "files": base_files},
                 "recipe": recipe,
                 "names": str(planned.prefix),
                 "tensors": {
@@ -208,8 +208,3 @@ def _extended_index(path: str, weights: Weights, planned: Plan) -> dict[str, Any
         if isinstance(metadata, dict) and isinstance(metadata.get("total_size"), int):
             metadata["total_size"] += weights.entry(source).nbytes
     return index
-
-
-def _text(path: str) -> str:
-    """A path as JSON can hold it: it need not be UTF-8."""
-    return path.encode("utf-8", "backslashreplace").decode()

@@ -100,7 +100,7 @@ def _units(pairings: Sequence[Pairing]) -> list[Unit]:
 
 
 def _recognised(sizes: Mapping[Unit, int], plan: Plan, look: Callable[..., Outcome]) -> str:
-    """The recipe under which some engine's copies of the smallest targeted tensors are the merge's bits or the base's."""
+    """The recipe under which an engine's copies of the smallest targeted tensors are the merge's bits or the base's."""
     targeted = [unit for unit in sizes if any(part in plan.changes for part in unit.parts)]
     tried = sorted(targeted, key=lambda unit: (sizes[unit], unit.parts))[:_TRIED]
     for recipe in RECIPES:

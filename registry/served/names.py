@@ -41,7 +41,7 @@ class Renaming:
 
 
 EXACT = Renaming("", "")
-_RENAMINGS = (EXACT, *(Renaming(old, new) for old, new in permutations(_PREFIXES, 2)))
+RENAMINGS = (EXACT, *(Renaming(old, new) for old, new in permutations(_PREFIXES, 2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def match_modules(modules: Sequence[str], tensors: Collection[str]) -> Matched:
     """
     ends = {_last(module) + WEIGHT for module in modules}
     candidates = {name for name in tensors if _last_two(name) in ends}
-    found = {renaming: _found(renaming, modules, candidates) for renaming in _RENAMINGS}
+    found = {renaming: _found(renaming, modules, candidates) for renaming in RENAMINGS}
     most = max(map(len, found.values()))
     if most == 0 and modules:
         raise UnsupportedLora(
@@ -81,7 +81,7 @@ def match_modules(modules: Sequence[str], tensors: Collection[str]) -> Matched:
             found=f"modules {_sample(modules)}",
             expected=f"among tensors {_sample(candidates or tensors)}",
         )
-    best = [renaming for renaming in _RENAMINGS if len(found[renaming]) == most]
+    best = [renaming for renaming in RENAMINGS if len(found[renaming]) == most]
     chosen = best[0]
     if chosen is not EXACT:
         other = next((each for each in best if found[each] != found[chosen]), None)

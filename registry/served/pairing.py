@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from registry.core.errors import UnsupportedLora
+from registry.served.names import EXACT, RENAMINGS, Renaming
 
-_ROOTS = ("", "model.", "model.language_model.", "language_model.model.", "language_model.", "base_model.model.")
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """vLLM's and SGLang's fused linear layers: the rows of their parts, in this order."""
 _SAMPLE = 3
@@ -19,7 +19,7 @@ class Pairing:
 
     Attributes:
         parts: served name to the base tensors whose rows it holds, in order.
-        renamed: the change of prefix from base to served names, empty for none.
+        renamed: the change of prefix from served to base names, empty for none.
         strangers: served tensors that match nothing in the base.
     """
 
@@ -32,34 +32,27 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def pair_up(base: Shapes, served: Shapes, engine: str) -> Pairing:
-    """Find the prefix map under which most served tensors are made of base tensors.
+    """Find the renaming of served tensors under which most of them are made of base tensors.
 
     Raises:
         UnsupportedLora: not one tensor matches; samples of both sides are shown.
     """
-    best: tuple[dict[str, tuple[str, ...]], str] = ({}, "")
-    for old in _ROOTS:
-        for new in _ROOTS:
-            if old and old == new:
-                continue
-            found = _parts(base, served, old, new)
-            if len(found) > len(best[0]):
-                best = (found, f"{old}* -> {new}*" if old != new else "")
-    parts, renamed = best
+    found = {renaming: _parts(base, served, renaming) for renaming in RENAMINGS}
+    best = max(RENAMINGS, key=lambda renaming: len(found[renaming]))  # the first of equals, and EXACT is the first
+    parts = found[best]
     if not parts:
         raise UnsupportedLora(
             f"no tensor that {engine} was served is one of the base's",
             found=", ".join(sorted(served)[:_SAMPLE]),
             expected=", ".join(sorted(base)[:_SAMPLE]),
         )
-    return Pairing(parts, renamed, tuple(sorted(served.keys() - parts.keys())))
+    return Pairing(parts, "" if best is EXACT else str(best), tuple(sorted(served.keys() - parts.keys())))
 
 
-def _parts(base: Shapes, served: Shapes, old: str, new: str) -> dict[str, tuple[str, ...]]:
+def _parts(base: Shapes, served: Shapes, renaming: Renaming) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for name, shape in served.items():
-        renamed = [old + name.removeprefix(new)] if name.startswith(new) else []
-        for origin in (*renamed, name):  # what stands outside the prefix, as a head does, keeps its name
+        for origin in (renaming(name), name):  # what stands outside the prefix, as a head does, keeps its name
             if base.get(origin) == shape:
                 found[name] = (origin,)
                 break

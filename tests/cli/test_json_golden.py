@@ -48,6 +48,8 @@ PLAIN_DOCUMENT = {
             "record": "<sha256>",
         }
     ],
+    "verdict": None,
+    "comparisons": [],
 }
 STRONG_DOCUMENT = {
     "digest": STRONG,
@@ -72,6 +74,8 @@ STRONG_DOCUMENT = {
             "record": "<sha256>",
         }
     ],
+    "verdict": None,
+    "comparisons": [],
 }
 NO_MANIFEST = "no manifest beside the checkpoint: nothing says which bytes the trainer wrote"
 NO_RUN = "the run is not known: give it with --run"
@@ -94,6 +98,7 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
                     "damage": None,
                     "run": "run",
                     "iteration": 3,
+                    "verdict": None,
                     "warnings": [],
                 },
                 {
@@ -105,6 +110,7 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
                     "damage": None,
                     "run": None,
                     "iteration": 3,
+                    "verdict": None,
                     "warnings": [NO_MANIFEST, NO_RUN],
                 },
             ],
@@ -126,6 +132,7 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
                     "damage": None,
                     "run": "run",
                     "iteration": 3,
+                    "verdict": None,
                     "warnings": [],
                 }
             ],

@@ -32,9 +32,11 @@ def test_list_shows_the_newest_first_one_row_each(three: tuple[CommandLine, list
     done = cli("list")
     header, *rows = done.out.splitlines()
     assert done.err == ""
-    assert header.split() == ["DIGEST", "RUN", "ITER", "R", "ALPHA", "MODULES", "SIZE", "BASE", "EXPORTED", "EXPORTS"]
-    assert [row.split()[:5] for row in rows] == [
-        [digest[7:19], "run", str(iteration), "4", str(alpha)]
+    assert header.split() == [
+        *("DIGEST", "RUN", "ITER", "R", "ALPHA", "MODULES", "SIZE", "BASE", "EXPORTED", "EXPORTS", "VERDICT")
+    ]
+    assert [[*row.split()[:5], row.split()[-1]] for row in rows] == [
+        [digest[7:19], "run", str(iteration), "4", str(alpha), "-"]
         for digest, iteration, alpha in zip(reversed(digests), (3, 2, 1), (4, 8, 8), strict=True)
     ]
 

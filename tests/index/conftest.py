@@ -34,6 +34,32 @@ def predicate(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture
+def compared() -> Callable[..., Record]:
+    """Makes the record of a comparison: `verdicts` by engine."""
+
+    def compared(adapter: str = "adapter", *, at: int = 1, rounding: str | None = None, **verdicts: str) -> Record:
+        facts = {
+            "recipe": "fp32",
+            "base_digest": digest_of("base").hex,
+            "conditions": {"torch": "2.9.0", "device": "cpu", "threads": 1},
+            "compared_at": f"2026-02-{at:02}T00:00:00.000000Z",
+            "engines": [
+                {
+                    "engine": engine,
+                    "verdict": verdict,
+                    "served_digest": digest_of(engine).hex,
+                    "survival": None if verdict == "incomplete" else {"projected": 0.75, "rounded_away": 0.5},
+                    "stated": {} if rounding is None else {"rounding": rounding},
+                }
+                for engine, verdict in verdicts.items()
+            ],
+        }
+        return records.make(records.COMPARISON, digest_of(adapter), facts)
+
+    return compared
+
+
+@pytest.fixture
 def exported(predicate: dict[str, Any]) -> Callable[..., Record]:
     """Makes the record of an export. What is not said is as in the first one."""
 

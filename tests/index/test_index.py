@@ -12,13 +12,15 @@ import pytest
 from sqlalchemy import Engine, event
 
 from registry.core import records
+from registry.core.comparison import Verdict
 from registry.core.errors import StorageError
 from registry.core.records import Record
-from registry.core.summary import AdapterSummary, ExportSummary
+from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary
 from registry.index import Database, Index
 from tests.support.values import digest_of
 
 Export = Callable[..., Record]
+Compared = Callable[..., Record]
 
 
 def rows(database: Path) -> dict[str, int]:
@@ -113,7 +115,9 @@ def test_adapters_with_equal_tensors_name_each_other(index: Index, exported: Exp
     assert next(each for each in index.newest(4) if each.digest == digest_of("a")).same_tensors == tuple(sorted(twins))
 
 
-def test_every_statement_is_answered_from_an_index(index: Index, database: Path, exported: Export) -> None:
+def test_every_statement_is_answered_from_an_index(
+    index: Index, database: Path, exported: Export, compared: Compared
+) -> None:
     """Good at a million adapters: no table is scanned, but for the newest in the order of an index."""
     statements: list[tuple[str, Any]] = []
 
@@ -124,6 +128,7 @@ def test_every_statement_is_answered_from_an_index(index: Index, database: Path,
     event.listen(Engine, "before_cursor_execute", note)
     try:
         index.add([exported("a", id="r1"), exported("a", id="r2", checkpoint="other")])
+        index.add([compared("a", one="identical", two="partial")])
         index.adapter(digest_of("a"))
         index.newest(2)
     finally:
@@ -139,6 +144,7 @@ def test_every_statement_is_answered_from_an_index(index: Index, database: Path,
     connection.close()
     scans = {step for step in steps if step.startswith("SCAN") and step != "SCAN sqlite_master"}
     assert scans == {"SCAN adapters USING INDEX ix_adapters_first_exported_at"}
+    assert "SEARCH comparisons USING INDEX ix_comparisons_adapter_id (adapter_id=?)" in steps
     assert "SEARCH exports USING INDEX ix_exports_adapter_id (adapter_id=?)" in steps
 
 
@@ -180,3 +186,66 @@ def test_unknown_fields_of_a_later_version_do_not_disturb(index: Index, exported
     later = records.make(records.EXPORT, record.subject, {**record.predicate, "new": {"field": 1}})
     index.add([later])
     assert found(index, "adapter").exports[0].record == later.digest
+
+
+def test_a_comparison_is_answered_with_every_fact_an_engine_a_row(
+    index: Index, exported: Export, compared: Compared
+) -> None:
+    record = compared(rounding="stochastic", vllm="within-ulp")
+    index.add([exported(), record])
+    assert found(index, "adapter").comparisons == (
+        ComparisonSummary(
+            engine="vllm",
+            verdict=Verdict.WITHIN_ULP,
+            recipe="fp32",
+            rounding="stochastic",
+            device="cpu",
+            threads=1,
+            torch="2.9.0",
+            base_digest=digest_of("base"),
+            served_digest=digest_of("vllm"),
+            surviving=0.75,
+            rounded_away=0.5,
+            compared_at="2026-02-01T00:00:00.000000Z",
+            record=record.digest,
+        ),
+    )
+    index.add([compared(at=2, one="incomplete", two="identical")])
+    assert [each.engine for each in found(index, "adapter").comparisons] == ["vllm", "one", "two"]
+    assert found(index, "adapter").comparisons[1].surviving is None
+    assert found(index, "adapter").comparisons[1].rounding is None
+
+
+def test_a_comparison_added_again_adds_only_the_engines_that_are_missing(
+    index: Index, database: Path, exported: Export, compared: Compared
+) -> None:
+    index.add([exported(), compared(one="identical", two="identical")])
+    before = found(index, "adapter")
+    index.add([compared(one="identical", two="identical"), compared(one="identical", two="identical")])
+    assert found(index, "adapter") == before
+    with sqlite3.connect(database) as connection:
+        connection.execute("DELETE FROM comparisons WHERE engine = 'one'")
+    connection.close()
+    index.add([compared(one="identical", two="identical")])
+    assert {each.engine for each in found(index, "adapter").comparisons} == {"one", "two"}
+
+
+def test_the_verdict_is_the_gravest_of_the_latest_comparison(
+    index: Index, exported: Export, compared: Compared
+) -> None:
+    index.add([exported(), exported("other")])
+    assert found(index, "adapter").verdict is None
+    index.add([compared(at=5, one="identical", two="vacuous"), compared(at=2, one="base-only")])
+    assert found(index, "adapter").verdict is Verdict.VACUOUS
+    index.add([compared(at=9, one="identical", two="partial", three="incomplete")])
+    assert found(index, "adapter").verdict is Verdict.PARTIAL
+    listed = {adapter.digest: adapter.verdict for adapter in index.newest(9)}
+    assert listed == {digest_of("adapter"): Verdict.PARTIAL, digest_of("other"): None}
+
+
+def test_a_comparison_of_an_adapter_without_an_export_is_not_written(
+    index: Index, exported: Export, compared: Compared
+) -> None:
+    with pytest.raises(StorageError, match="adapter_id"):
+        index.add([exported("other"), compared(one="identical")])
+    assert index.newest(9) == []

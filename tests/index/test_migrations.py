@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -87,7 +88,7 @@ def test_a_newer_database_is_refused_with_what_to_do_and_left_alone(
     newer = Index(Database(str(database)))
     for use in (lambda: newer.newest(1), lambda: newer.add([exported("b")]), Database(str(database)).upgrade):
         with pytest.raises(
-            IndexVersion, match=r"newer.*found revision 9999; expected 0001.*pip install --upgrade"
+            IndexVersion, match=r"newer.*found revision 9999; expected 0002.*pip install --upgrade"
         ) as caught:
             use()
         assert caught.value.path == str(database)
@@ -100,6 +101,101 @@ def test_a_migration_that_fails_leaves_nothing_behind(database: Path) -> None:
     with pytest.raises(StorageError, match="table runs already exists"):
         Database(str(database)).upgrade()
     assert execute(database, "SELECT name FROM sqlite_master") == [("runs",)]
+
+
+OLD = (
+    "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)",
+    "INSERT INTO alembic_version VALUES ('0001')",
+    (
+        "CREATE TABLE adapters (id INTEGER NOT NULL, digest VARCHAR(64) NOT NULL, tensor_digest VARCHAR(64) NOT NULL,"
+        " bytes INTEGER NOT NULL, modules INTEGER NOT NULL, r INTEGER NOT NULL, lora_alpha FLOAT NOT NULL,"
+        " use_rslora BOOLEAN NOT NULL, first_exported_at VARCHAR(32) NOT NULL,"
+        " CONSTRAINT ck_adapters_lora_alpha_not_zero CHECK (lora_alpha <> 0),"
+        " CONSTRAINT pk_adapters PRIMARY KEY (id), CONSTRAINT uq_adapters_digest UNIQUE (digest))"
+    ),
+    "CREATE INDEX ix_adapters_tensor_digest ON adapters (tensor_digest)",
+    "CREATE INDEX ix_adapters_first_exported_at ON adapters (first_exported_at)",
+    (
+        "CREATE TABLE checkpoints (id INTEGER NOT NULL, digest VARCHAR(64) NOT NULL, bytes INTEGER NOT NULL,"
+        " CONSTRAINT pk_checkpoints PRIMARY KEY (id), CONSTRAINT uq_checkpoints_digest UNIQUE (digest))"
+    ),
+    (
+        "CREATE TABLE runs (id INTEGER NOT NULL, name VARCHAR NOT NULL,"
+        " CONSTRAINT pk_runs PRIMARY KEY (id), CONSTRAINT uq_runs_name UNIQUE (name))"
+    ),
+    (
+        "CREATE TABLE exports (id INTEGER NOT NULL, record VARCHAR(64) NOT NULL, adapter_id INTEGER NOT NULL,"
+        " checkpoint_id INTEGER NOT NULL, run_id INTEGER, iteration INTEGER, base_name VARCHAR, base_revision VARCHAR,"
+        " path VARCHAR NOT NULL, reader VARCHAR NOT NULL, exported_at VARCHAR(32) NOT NULL,"
+        " CONSTRAINT fk_exports_adapter_id_adapters FOREIGN KEY(adapter_id) REFERENCES adapters (id),"
+        " CONSTRAINT fk_exports_checkpoint_id_checkpoints FOREIGN KEY(checkpoint_id) REFERENCES checkpoints (id),"
+        " CONSTRAINT fk_exports_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id),"
+        " CONSTRAINT pk_exports PRIMARY KEY (id), CONSTRAINT uq_exports_record UNIQUE (record))"
+    ),
+    "CREATE INDEX ix_exports_adapter_id ON exports (adapter_id)",
+    "CREATE INDEX ix_exports_checkpoint_id ON exports (checkpoint_id)",
+    "CREATE INDEX ix_exports_run_id_iteration ON exports (run_id, iteration)",
+    (
+        f"INSERT INTO adapters VALUES (7, '{'a' * 64}', '{'b' * 64}', 872, 2, 4, 8.0, 0,"
+        " '2026-01-01T00:00:00.000000Z'),"
+        f" (8, '{'e' * 64}', '{'b' * 64}', 880, 2, 4, 16.5, 1, '2026-01-02T00:00:00.000000Z')"
+    ),
+    f"INSERT INTO checkpoints VALUES (3, '{'c' * 64}', 12345)",
+    "INSERT INTO runs VALUES (5, 'r1')",
+    (
+        f"INSERT INTO exports VALUES (1, '{'d' * 64}', 7, 3, 5, 9, 'org/base', 'main', '/run/trainer.pt', 'aorlta',"
+        " '2026-01-01T00:00:00.000000Z'),"
+        f" (2, '{'f' * 64}', 8, 3, NULL, NULL, NULL, NULL, '/x/trainer.pt', 'aorlta', '2026-01-02T00:00:00.000000Z')"
+    ),
+)
+"""An index as the first version of this program left it."""
+
+
+def test_an_index_of_the_first_revision_is_brought_to_the_newest_with_its_rows(
+    database: Path, compared: Export, tmp_path: Path
+) -> None:
+    for statement in OLD:
+        execute(database, statement)
+    tables = ("adapters", "checkpoints", "runs", "exports")
+    before = [execute(database, f"SELECT * FROM {table}") for table in tables]
+    handle = Database(str(database))
+    assert handle.revision() == IndexRevision("0001", HEAD)
+    index = Index(handle)
+    newest = index.newest(9)
+    assert handle.revision() == IndexRevision(HEAD, HEAD)
+    assert [execute(database, f"SELECT * FROM {table}") for table in tables] == before
+    assert [(each.digest.hex, each.lora_alpha, each.use_rslora, each.verdict) for each in newest] == [
+        ("e" * 64, 16.5, True, None),
+        ("a" * 64, 8, False, None),
+    ]
+    (export,) = newest[1].exports
+    assert (export.run, export.iteration, export.base, export.path) == ("r1", 9, "org/base", "/run/trainer.pt")
+
+    execute(database, f"UPDATE adapters SET digest = '{digest_of('adapter').hex}' WHERE id = 7")
+    index.add([compared(one="identical", two="base-only")])
+    upgraded = index.adapter(digest_of("adapter"))
+    assert upgraded is not None
+    assert upgraded.verdict == "base-only"
+
+    fresh = tmp_path / "fresh.sqlite"
+    Database(str(fresh)).upgrade()
+    schema = "SELECT name FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
+    assert execute(database, schema) == execute(fresh, schema)
+
+
+def test_the_first_revision_is_still_what_it_was(tmp_path: Path) -> None:
+    """Or the test above would upgrade something that no program ever made."""
+    made, literal = tmp_path / "made.sqlite", tmp_path / "literal.sqlite"
+    for statement in OLD:
+        execute(literal, statement)
+    engine = create_engine(f"sqlite:///{made}")
+    with engine.begin() as connection:
+        command.upgrade(configuration(connection), "0001")
+    engine.dispose()
+    for table in ("adapters", "checkpoints", "runs", "exports"):
+        for pragma in ("table_info", "foreign_key_list", "index_list"):
+            facts = [execute(database, f"PRAGMA {pragma}({table})") for database in (made, literal)]
+            assert facts[0] == facts[1], (table, pragma)
 
 
 @pytest.mark.parametrize("script", sorted(MIGRATIONS.rglob("*.py")), ids=lambda script: script.stem)
