@@ -13,7 +13,7 @@ from registry.cli import documents, exits, findings, models
 from registry.cli.arguments import AllowNonfinite, Alpha, Base, Checkpoint, Checkpoints, Home, Json, Limit, Ref, Run
 from registry.cli.environment import home
 from registry.cli.output import Output, error_document, printable, silence
-from registry.core.errors import RegistryError, StorageError
+from registry.core.errors import Refused, RegistryError, StorageError
 from registry.core.version import VERSION
 from registry.registry import Registry, export_checkpoint
 
@@ -108,6 +108,8 @@ def add(
     not stop the others; the exit code is then that of the worst.
     """
     output, registry = Output(as_json=as_json), Registry(home(home_option))
+    if served and len(checkpoints) > 1:
+        raise Refused("--served belongs to one checkpoint", found=f"{len(checkpoints)} checkpoints")
     adapters, errors, worst = [], [], exits.DONE
     for path in checkpoints:
         try:
@@ -136,6 +138,10 @@ def add(
             for line in findings.failures(added.comparison):
                 output.note(f"aorlta-reg: {path}: {line}")
             worst = max(worst, exits.code_of_comparison(added.comparison))
+        if added.comparison_error is not None:
+            output.error(added.comparison_error)
+            errors.append({"checkpoint": path, **error_document(added.comparison_error)})
+            worst = max(worst, exits.code_of(added.comparison_error))
         adapters.append(documents.added_document(path, added))
     output.result({"adapters": adapters, "errors": errors})
     raise typer.Exit(worst)

@@ -49,18 +49,23 @@ def make(kind: str, subject: Digest, predicate: dict[str, Any]) -> Record:
     return Record(kind, subject, predicate, data, Digest(hashlib.sha256(data).hexdigest()))
 
 
-def parse(data: bytes, name: str, subject: Digest) -> Record:
-    """Read a record that is filed under `subject` with the file name `name`.
+def is_name(name: str, kind: str) -> bool:
+    """Whether a file of this name is a record of this kind."""
+    return name.startswith(f"{kind}-") and name.endswith(".json")
+
+
+def parse(data: bytes, path: str, subject: Digest) -> Record:
+    """Read a record that is filed under `subject`; the last part of `path` is its name.
 
     Raises:
         IntegrityError: when the bytes are not those that the name promises.
         MalformedFile: when they are, but do not form a record about `subject`.
     """
-    kind, _, rest = name.removesuffix(".json").partition("-")
+    kind, _, rest = path.rpartition("/")[2].removesuffix(".json").partition("-")
     actual = hashlib.sha256(data).hexdigest()
     if rest != actual:
-        raise IntegrityError("the record does not match its name", path=name, expected=rest, found=actual)
-    statement = jsontext.parse(data, name)
+        raise IntegrityError("the record does not match its name", path=path, expected=rest, found=actual)
+    statement = jsontext.parse(data, path)
     match statement:
         case {
             "_type": str(form),
@@ -69,4 +74,4 @@ def parse(data: bytes, name: str, subject: Digest) -> Record:
             "predicate": dict(predicate),
         } if form == STATEMENT and about == subject.hex and predicate_type == _TYPE.format(kind=kind):
             return Record(kind, subject, predicate, data, Digest(actual))
-    raise MalformedFile(f"not an in-toto statement of kind {kind!r} about {subject}", path=name)
+    raise MalformedFile(f"not an in-toto statement of kind {kind!r} about {subject}", path=path)

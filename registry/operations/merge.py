@@ -90,7 +90,8 @@ def merge(
         side = _side_files(base)
         with OutputDirectory(to, [*names, *side, MERGE_MANIFEST]) as output, single_threaded():
             base_files, written = _write_weights(output, weights, planned, recipe, progress)
-            written |= {name: _write(output, name, chunks) for name, chunks in _side(base, side, weights, planned)}
+            for name, chunks in _side(base, side, weights, planned):
+                written[jsontext.sayable(name)] = _write(output, name, chunks)
             manifest = {
                 "format": FORMAT,
                 "adapter": {"digest": digest.hex, "config_sha256": files[CONFIG].hex},
@@ -134,15 +135,16 @@ def _write_weights(
     recipe: str,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Write every file of weights; the sha256 of the base's files and of the written ones, by name."""
+    """Write every file of weights; the sha256 of the base's files and of the written ones, by sayable name."""
     total = sum(stored.entry.nbytes for stored in weights.tensors.values())
     model = MergedModel(weights, planned, recipe)
     before, after = {}, {}
     for path in weights.files:
         name, hasher = os.path.basename(path), hashlib.sha256()
+        said = jsontext.sayable(name)
         chunks = _ahead(model.file(path, hasher.update))
-        after[name] = _write(output, name, chunks if progress is None else _counted(chunks, progress, total))
-        before[name] = hasher.hexdigest()
+        after[said] = _write(output, name, chunks if progress is None else _counted(chunks, progress, total))
+        before[said] = hasher.hexdigest()
     return before, after
 
 

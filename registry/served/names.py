@@ -6,6 +6,7 @@ own or as a part of a larger one. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -23,6 +24,7 @@ _PREFIXES = (
     "transformer.",
     "module.",
 )
+_WRAPPED = re.compile(f"(?:{'|'.join(re.escape(each) for each in _PREFIXES if each)})*")
 _SHOWN = 3
 
 
@@ -91,6 +93,11 @@ def match_modules(modules: Sequence[str], tensors: Collection[str]) -> Matched:
             )
     names = found[chosen]
     return Matched(names, tuple(module for module in modules if module not in names), chosen)
+
+
+def bare(name: str) -> str:
+    """The name without any of the known prefixes: the same for all spellings of one tensor or module."""
+    return _WRAPPED.sub("", name, count=1)
 
 
 def _found(renaming: Renaming, modules: Sequence[str], tensors: Collection[str]) -> dict[str, str]:

@@ -37,9 +37,8 @@ def pair_up(base: Shapes, served: Shapes, engine: str) -> Pairing:
     Raises:
         UnsupportedLora: not one tensor matches; samples of both sides are shown.
     """
-    found = {renaming: _parts(base, served, renaming) for renaming in RENAMINGS}
-    best = max(RENAMINGS, key=lambda renaming: len(found[renaming]))  # the first of equals, and EXACT is the first
-    parts = found[best]
+    best = _best(base, served)
+    parts = _parts(base, served, best)
     if not parts:
         raise UnsupportedLora(
             f"no tensor that {engine} was served is one of the base's",
@@ -49,24 +48,48 @@ def pair_up(base: Shapes, served: Shapes, engine: str) -> Pairing:
     return Pairing(parts, "" if best is EXACT else str(best), tuple(sorted(served.keys() - parts.keys())))
 
 
+def _best(base: Shapes, served: Shapes) -> Renaming:
+    """The first of the renamings that find most, and EXACT is the first of all.
+
+    Every renaming finds what EXACT finds, so that the rest decides: what of it starts with the old prefix, and only if
+    something of the base starts with the new one.
+    """
+    exact = _parts(base, served, EXACT)
+    rest = served.keys() - exact.keys()
+    starts = {prefix: any(name.startswith(prefix) for name in base) for prefix in {each.new for each in RENAMINGS}}
+    begun = {old: [name for name in rest if name.startswith(old)] for old in {each.old for each in RENAMINGS}}
+    more = {
+        renaming: sum(_made_of(base, renaming(name), served[name]) is not None for name in begun[renaming.old])
+        for renaming in RENAMINGS
+        if starts[renaming.new]
+    }
+    return max(more, key=more.__getitem__)
+
+
 def _parts(base: Shapes, served: Shapes, renaming: Renaming) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for name, shape in served.items():
-        for origin in (renaming(name), name):  # what stands outside the prefix, as a head does, keeps its name
-            if base.get(origin) == shape:
-                found[name] = (origin,)
-                break
-            if (fused := _fused(origin, base)) and _stacked(fused, base) == shape:
-                found[name] = fused
-                break
+        # what stands outside the prefix, as a head does, keeps its name
+        parts = _made_of(base, renaming(name), shape) or _made_of(base, name, shape)
+        if parts is not None:
+            found[name] = parts
     return found
+
+
+def _made_of(base: Shapes, name: str, shape: tuple[int, ...]) -> tuple[str, ...] | None:
+    if base.get(name) == shape:
+        return (name,)
+    fused = _fused(name, base)
+    return fused if fused and _stacked(fused, base) == shape else None
 
 
 def _fused(name: str, base: Shapes) -> tuple[str, ...] | None:
     module, _, kind = name.rpartition(".")
     parent, _, last = module.rpartition(".")
-    parts = tuple(f"{parent}.{part}.{kind}" for part in _FUSED.get(last, ()))
-    return parts if parts and all(part in base for part in parts) else None
+    if last not in _FUSED:
+        return None
+    parts = tuple(f"{parent}.{part}.{kind}" for part in _FUSED[last])
+    return parts if all(part in base for part in parts) else None
 
 
 def _stacked(parts: tuple[str, ...], base: Shapes) -> tuple[int, ...] | None:

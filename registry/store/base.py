@@ -78,8 +78,8 @@ class Store(Protocol):
         """Keep a record, durably."""
         ...
 
-    def records(self, subject: Digest) -> list[Record]:
-        """All records about an adapter, oldest name first.
+    def records(self, subject: Digest, kind: str) -> list[Record]:
+        """The records of one kind about an adapter, by name. Others are not looked at, so they cannot stand in the way.
 
         Raises:
             IntegrityError: a record does not match its name.

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from registry.core import records
 from registry.core.digest import Digest
-from registry.core.errors import InvalidReference, NotFound
+from registry.core.errors import InvalidReference, NotFound, StorageError
 from registry.core.records import Record
 from registry.disk import (
     NewFiles,
@@ -31,6 +31,7 @@ from registry.disk import (
 from registry.store.staging import staging_directory
 
 _READ_ONLY = 0o444
+MAX_RECORD = 16 << 20
 
 
 class LocalStore:
@@ -68,6 +69,8 @@ class LocalStore:
         return open_regular(os.path.join(self.directory(digest), name))
 
     def put_record(self, record: Record) -> None:
+        if len(record.data) > MAX_RECORD:
+            raise StorageError("the record is too large to be read back", key=record.name, found=len(record.data))
         directory = self._record_directory(record.subject)
         final = os.path.join(directory, record.name)
         if os.path.exists(final):
@@ -79,13 +82,10 @@ class LocalStore:
             os.rename(staged, final)
         sync_directory(directory)
 
-    def records(self, subject: Digest) -> list[Record]:
+    def records(self, subject: Digest, kind: str) -> list[Record]:
         directory = self._record_directory(subject)
-        return [
-            records.parse(read_small(os.path.join(directory, name)), name, subject)
-            for name in list_names(directory)
-            if name.endswith(".json")
-        ]
+        paths = [os.path.join(directory, name) for name in list_names(directory) if records.is_name(name, kind)]
+        return [records.parse(read_small(path, MAX_RECORD), path, subject) for path in paths]
 
     def directory(self, digest: Digest) -> str:
         """Where an adapter lies. Local only: other stores have no paths."""

@@ -67,7 +67,7 @@ class StoreContract:
     def test_empty_store_answers_without_being_made(self, backend: Backend) -> None:
         store = backend.store
         assert not store.contains(A)
-        assert list(store.digests()) == store.find(A.hex[:4], 9) == store.records(A) == []
+        assert list(store.digests()) == store.find(A.hex[:4], 9) == store.records(A, records.EXPORT) == []
         with pytest.raises(NotFound):
             store.open(A, "weights.bin")
         assert backend.adapters() == backend.records() == {}
@@ -157,7 +157,7 @@ class StoreContract:
         for record in (one, two, other):
             backend.store.put_record(record)
         assert backend.records() == {(each.subject, each.name): each.data for each in (one, two, other)}
-        found = backend.store.records(A)
+        found = backend.store.records(A, records.EXPORT)
         assert [each.name for each in found] == sorted((one.name, two.name))
         assert {each.digest: (each.kind, each.subject, each.predicate, each.data) for each in found} == {
             each.digest: (each.kind, each.subject, each.predicate, each.data) for each in (one, two)
@@ -174,10 +174,10 @@ class StoreContract:
         record = records.make(records.EXPORT, A, {"n": 1})
         backend.plant_record(A, record.name, record.data.replace(b"1", b"2"))
         with pytest.raises(IntegrityError) as caught:
-            backend.store.records(A)
+            backend.store.records(A, records.EXPORT)
         assert record.name in str(caught.value)
 
     def test_record_planted_by_another_program_is_read(self, backend: Backend) -> None:
         record = records.make(records.EXPORT, A, {"n": 1})
         backend.plant_record(A, record.name, record.data)
-        assert [each.data for each in backend.store.records(A)] == [record.data]
+        assert [each.data for each in backend.store.records(A, records.EXPORT)] == [record.data]
