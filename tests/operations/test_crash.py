@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from registry import IntegrityError, NotFound, Registry, export_checkpoint
+from registry.core.records import EXPORT
 from registry.store import LocalStore
 from tests.support.process import CommandLine
 from tests.support.runs import MODULES, contents, lora_state, write_checkpoint
@@ -69,7 +70,9 @@ def assert_recovers(home: Path, checkpoint: Path, digest: str, exports: int = 1)
     assert registry.path(digest)
     assert [str(found) for found in store.digests()] == [digest] == [str(each.digest) for each in registry.newest(9)]
     (adapter,) = registry.newest(9)
-    assert {export.record for export in adapter.exports} == {each.digest for each in store.records(adapter.digest)}
+    assert {export.record for export in adapter.exports} == {
+        each.digest for each in store.records(adapter.digest, EXPORT)
+    }
     assert len(adapter.exports) == exports
     assert not files_in(home / "staging")
     with store.stage():
