@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -77,8 +75,6 @@ class Registry:
         base = options.get("base")
         weights = base if base is not None and holds_safetensors(base) else None
         self._check_evidence(weights, served)
-        warm = threading.Thread(target=importlib.import_module, args=("registry.index",))
-        warm.start()  # its import takes as long as hashing 300 MB, which leaves the interpreter free meanwhile
         read = read_checkpoint(os.fspath(checkpoint), **options)
         result, exports = add(self._store, read, _now())
         self._index.add(exports)
