@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from registry.disk import OutputDirectory, blocks, hash_file, list_names, open_r
 from registry.operations import seal
 from registry.served.plan import Plan, plan
 from registry.served.recipes import RECIPES
-from registry.served.runtime import conditions, require_torch, single_threaded
+from registry.served.runtime import conditions, require_torch, single_threaded, workers
 from registry.served.shards import MergedModel
 from registry.served.tied import CONFIG as MODEL_CONFIG
 from registry.served.tied import read_config, untied
@@ -150,7 +149,7 @@ def _write_weights(
 
 def _ahead(chunks: Iterator[memoryview]) -> Iterator[memoryview]:
     """The same chunks, the next one being made in another thread while the caller writes the last one."""
-    with ThreadPoolExecutor(1) as pool:
+    with workers(1) as pool:
         upcoming = pool.submit(next, chunks, None)
         while (chunk := upcoming.result()) is not None:
             upcoming = pool.submit(next, chunks, None)
