@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import pwd
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
-from registry.core import refs
+from registry.core import records, refs
 from registry.core.digest import Digest
-from registry.core.errors import NotFound, Refused
+from registry.core.errors import NotFound, Refused, RegistryError
 from registry.core.model import ReadOptions
 from registry.core.refs import AliasName
 from registry.core.summary import AdapterSummary, IndexRevision
+from registry.disk import holds_safetensors
 from registry.operations.get import get
 from registry.operations.opened import Opened, now
 from registry.operations.resolve import resolve
@@ -71,11 +70,8 @@ class Registry:
         from registry.operations.settle import settle  # noqa: PLC0415
 
         base = options.get("base")
-        weights = base if base is not None and os.path.exists(base) else None
-        if served and weights is None:
-            raise Refused("served weights can only be compared with the base's", hint="Give its directory as the base")
-        warm = threading.Thread(target=importlib.import_module, args=("registry.index",))
-        warm.start()  # its import takes as long as hashing 300 MB, which leaves the interpreter free meanwhile
+        weights = base if base is not None and holds_safetensors(base) else None
+        self._check_evidence(weights, served)
         if alias is not None:
             refs.alias_name(alias)
         read = read_checkpoint(os.fspath(checkpoint), **options)
@@ -88,7 +84,18 @@ class Registry:
         evidence = served or ((read.served,) if read.served else ())
         if weights is None or not evidence:
             return result
-        return replace(result, comparison=self.compare(str(result.digest), weights, evidence).comparison)
+        try:
+            return replace(result, comparison=self.compare(str(result.digest), weights, evidence).comparison)
+        except RegistryError as error:  # the adapter is there, and its digest is due to the caller
+            return replace(result, comparison_error=error)
+
+    def _check_evidence(self, weights: str | None, served: Sequence[str | os.PathLike[str]]) -> None:
+        """Find out before anything is added whether served weights could be compared."""
+        if served and weights is None:
+            raise Refused("served weights can only be compared with the base's", hint="Give its directory as the base")
+        for path in served:
+            if not os.path.exists(path):
+                raise NotFound("no such file or directory", path=path)
 
     def get(self, reference: str, to: str | os.PathLike[str]) -> str:
         """Copy an adapter, verified, into the new directory `to`; returns its absolute path.
@@ -127,6 +134,7 @@ class Registry:
         recipe: str = "auto",
         *,
         workers: int | None = None,
+        device: str = "cpu",
         progress: Callable[[int, int], None] | None = None,
     ) -> Compared:
         """Hold base + adapter against what inference engines were served, and keep the result. Needs torch.
@@ -137,6 +145,7 @@ class Registry:
             served: files, or directories of one iteration: served tensors, or listings of their digests.
             recipe: the arithmetic of the merge; `auto` recognises it on a few tensors.
             workers: threads; one for each core by default. The result does not depend on it.
+            device: where to calculate: `cpu` or `cuda` (AMD's GPUs too). The verdict is about that device.
             progress: called with the bytes of base compared since the last call, and their total.
 
         Raises:
@@ -148,7 +157,15 @@ class Registry:
         digest, paths = self.resolve(reference), [os.fspath(path) for path in served]
         index = self._opened.mended_or_not()
         compared = compare(
-            self._store, digest, os.fspath(base), paths, recipe=recipe, now=now(), workers=workers, progress=progress
+            self._store,
+            digest,
+            os.fspath(base),
+            paths,
+            recipe=recipe,
+            now=now(),
+            workers=workers,
+            device=device,
+            progress=progress,
         )
         if index is not None:
             settle(self._store, index, [*read_seal(self._store, digest).exports, compared.record])
@@ -188,11 +205,14 @@ class Registry:
         Raises:
             InvalidReference, NotFound, Ambiguous, IntegrityError, StorageError.
         """
+        from registry.operations.settle import settle  # noqa: PLC0415
+
         digest, index = self.resolve(reference), self._opened.mended()
         found = index.adapter(digest)
-        if found is None:
-            self._opened.note(f"the index lacked {digest.short}; `aorlta-reg reindex` finds whatever else it lacks")
-            index.add([*read_seal(self._store, digest).exports, *self._store.records(digest)])
+        stated = [*read_seal(self._store, digest).exports, *self._store.records(digest, records.COMPARISON)]
+        if found is None or not {record.digest for record in stated} <= found.records:
+            self._opened.note(f"the index lacked some of {digest.short}; `aorlta-reg reindex` finds what else it lacks")
+            settle(self._store, index, stated)
             found = index.adapter(digest)
         assert found is not None  # noqa: S101  a stored adapter has at least one export
         return found

@@ -15,6 +15,7 @@ import pytest
 
 from registry import VERSION
 from registry.core.model import ADAPTER_FILES
+from registry.index.schema import HEAD
 from tests.support.runs import write_checkpoint
 from tests.support.trees import contents
 
@@ -76,7 +77,7 @@ def test_the_command_works_in_an_empty_environment(built: Built, tmp_path: Path)
     home = {"AORLTA_REG_HOME": str(tmp_path / "home")}
     checkpoint = write_checkpoint(tmp_path / "run")
     assert run(command, "--version", cwd=tmp_path) == f"aorlta-reg {VERSION}"
-    assert run(command, "db", "upgrade", cwd=tmp_path, **home) == "index at 0001 (was empty)"
+    assert run(command, "db", "upgrade", cwd=tmp_path, **home) == f"index at {HEAD} (was empty)"
     digest = run(command, "add", checkpoint, cwd=tmp_path, **home)
     assert run(command, "get", digest, "--to", tmp_path / "got", cwd=tmp_path, **home) == str(tmp_path / "got")
     stored = Path(run(command, "path", digest[:20], cwd=tmp_path, **home))

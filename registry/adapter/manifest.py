@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from registry.core import jsontext
 from registry.core.digest import Digest
 from registry.core.model import CONFIG, WEIGHTS, Checkpoint
 
@@ -35,7 +36,7 @@ def export_manifest(
         "format": FORMAT,
         "pass": True,
         "checkpoint": {
-            "path": checkpoint.path.encode("utf-8", "backslashreplace").decode(),  # a path need not be UTF-8
+            "path": jsontext.sayable(checkpoint.path),
             "sha256": checkpoint.digest.hex,
             "bytes": checkpoint.size,
             "reader": checkpoint.reader,

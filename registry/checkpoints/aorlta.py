@@ -14,6 +14,7 @@ from registry.core.errors import ManifestMismatch, NotFound, Refused, Unsupporte
 from registry.core.model import Checkpoint, Lora, LoraPair, ManifestEntry, Provenance, ReadOptions
 from registry.core.patterns import matching
 from registry.core.tensor import count_nonfinite, is_zero
+from registry.disk import holds_safetensors
 
 READER = "aorlta"
 TENSOR_FILE = "trainer.pt"
@@ -85,7 +86,7 @@ def _tensor_file(path: str) -> str:
 
 def _provenance(config: facts.RunConfig, iteration: int | None, directory: str, options: ReadOptions) -> Provenance:
     run, base = options.get("run"), options.get("base")
-    renamed = base is not None and not os.path.exists(base)
+    renamed = base is not None and not holds_safetensors(base)
     for name in (run, base):
         if name is not None and not name.isprintable():
             raise Refused("not a printable name", found=shown(name))

@@ -3,6 +3,7 @@ Knows nothing of what the bytes mean."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import zlib
@@ -137,11 +138,19 @@ class Source:
         return streamed
 
     def _allocate(self, ranges: Sequence[Range]) -> list[Segment]:
+        """One piece of memory for all ranges. The kernel clears its pages as they are first read into, while others are
+        hashed; a bytearray would be cleared as a whole before.
+        """
+        size = sum(stop - start for start, stop in ranges)
         try:
-            return [Segment(start, memoryview(bytearray(stop - start))) for start, stop in ranges]
-        except MemoryError as error:
-            size = sum(stop - start for start, stop in ranges)
+            memory = memoryview(mmap.mmap(-1, size)) if size else memoryview(b"")
+        except OSError as error:
             raise StorageError(f"not enough memory for {size} bytes of it", path=self.path) from error
+        segments, used = [], 0
+        for start, stop in ranges:
+            segments.append(Segment(start, memory[used : used + stop - start]))
+            used += stop - start
+        return segments
 
     def _fill(self, buffer: memoryview, offset: int) -> None:
         """Read exactly `buffer`'s length, straight into it."""

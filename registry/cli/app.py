@@ -110,8 +110,9 @@ def add(
     """
     output = Output(as_json=as_json)
     registry = open_registry(home_option, output)
-    if alias is not None and len(checkpoints) > 1:
-        raise Refused("one alias cannot name several adapters", key=alias, hint="Give one checkpoint")
+    if len(checkpoints) > 1 and (served or alias is not None):
+        option = "--served" if served else "--alias"
+        raise Refused(f"{option} belongs to one checkpoint", found=f"{len(checkpoints)} checkpoints")
     adapters, errors, worst = [], [], exits.DONE
     for path in checkpoints:
         try:
@@ -143,6 +144,10 @@ def add(
             for line in findings.failures(added.comparison):
                 output.note(f"aorlta-reg: {path}: {line}")
             worst = max(worst, exits.code_of_comparison(added.comparison))
+        if added.comparison_error is not None:
+            output.error(added.comparison_error)
+            errors.append({"checkpoint": path, **error_document(added.comparison_error)})
+            worst = max(worst, exits.code_of(added.comparison_error))
         adapters.append(documents.added_document(path, added))
     output.result({"adapters": adapters, "errors": errors})
     raise typer.Exit(worst)

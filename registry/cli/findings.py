@@ -95,7 +95,8 @@ def _engine_lines(result: EngineResult) -> Iterator[str]:
         distance = (
             "" if tensor.max_ulp is None else f", {tensor.differing} of {tensor.elements}, up to {tensor.max_ulp} ULP"
         )
-        yield f"  {tensor.state}: {tensor.name}{distance}"
+        why = "" if tensor.why is None else f" ({tensor.why})"
+        yield f"  {tensor.state}: {tensor.name}{distance}{why}"
     if len(result.notable) > _SHOWN:
         yield f"  and {len(result.notable) - _SHOWN} more"
 
@@ -132,7 +133,7 @@ def difference_text(difference: Difference) -> str:
                 each.module,
                 _number(each.relative),
                 _number(each.cosine),
-                *map(_number, each.norms),
+                *(_number(norm) for norm in each.norms),
                 *("-" if ulp is None else ulp for ulp in (each.ulp_a, each.ulp_b)),
             )
             for each in difference.modules

@@ -10,6 +10,7 @@ from registry.cli import exits, findings, plots
 from registry.cli.arguments import Home, Json, Ref, Weights
 from registry.cli.environment import open_registry
 from registry.cli.output import Output, printable
+from registry.core.errors import RegistryError
 
 _RECIPES = "fp32, delta-rounded, low-precision or prerounded-fp32"
 
@@ -46,6 +47,9 @@ def compare(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, metavar="N", help="Tensors at a time. [default: one per core]")
     ] = None,
+    device: Annotated[
+        str, typer.Option("--device", metavar="cpu|cuda", help="Where to calculate; cuda means AMD's GPUs too.")
+    ] = "cpu",
     plot: Annotated[
         str | None, typer.Option("--plot", metavar="FILE.png", help="Also draw it, module by module. Needs matplotlib.")
     ] = None,
@@ -58,18 +62,25 @@ def compare(
     """
     output = Output(as_json=as_json)
     registry = open_registry(home_option, output)
+    if plot is not None:
+        plots.require_matplotlib()
     with output.progress(base) as progress:
-        compared = registry.compare(reference, base, served, recipe, workers=threads, progress=progress)
+        compared = registry.compare(reference, base, served, recipe, workers=threads, device=device, progress=progress)
     comparison = compared.comparison
     output.result(
         findings.comparison_document(compared.digest, comparison, compared.record.digest),
         findings.comparison_text(comparison),
     )
-    if plot is not None:
-        plots.draw_comparison(comparison, plot)
     for line in findings.failures(comparison):
         output.note(f"aorlta-reg: {line}")
-    raise typer.Exit(exits.code_of_comparison(comparison))
+    code = exits.code_of_comparison(comparison)
+    if plot is not None:
+        try:
+            plots.draw_comparison(comparison, plot)
+        except RegistryError as error:  # the verdict stands, and its exit code goes first
+            output.error(error)
+            code = code or exits.code_of(error)
+    raise typer.Exit(code)
 
 
 def diff(first: Ref, second: Ref, home_option: Home = None, as_json: Json = False) -> None:

@@ -58,7 +58,7 @@ class Output:
     def result(self, document: dict[str, Any], text: str | None = None) -> None:
         """The result: the document, or the text for people if there is any beside the lines already printed."""
         if self._as_json:
-            print(json.dumps(document, indent=2), flush=True)  # noqa: T201
+            print(json.dumps(document, indent=2, allow_nan=False), flush=True)  # noqa: T201
         elif text is not None:
             print(text, flush=True)  # noqa: T201
 

@@ -14,24 +14,36 @@ if TYPE_CHECKING:
 
 _LAYER = re.compile(r"\.(\d+)\.")
 _NOTHING = float("nan")
+_TALLEST = 60  # inches
+
+
+def require_matplotlib() -> None:
+    """Find out before the work whether there will be a picture of it.
+
+    Raises:
+        Refused: matplotlib is not installed.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise Refused("a plot needs matplotlib", hint="pip install 'aorlta-registry[plot]'") from error
 
 
 def draw_comparison(comparison: Comparison, path: str) -> None:
     """Write a PNG: for each engine, how much of the update arrived and how far it is from the merge, layer by module.
 
     Raises:
-        Refused: matplotlib is not installed.
         StorageError: the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise Refused("a plot needs matplotlib", hint="pip install 'aorlta-registry[plot]'") from error
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     grids = [_Grid(result) for result in comparison.engines]
-    height = sum(1.2 + 0.28 * len(grid.kinds) for grid in grids)
-    width = 6 + 0.2 * max(len(grid.layers) for grid in grids)
+    height = min(sum(1.2 + 0.28 * len(grid.kinds) for grid in grids), _TALLEST)
+    width = min(6 + 0.2 * max(len(grid.layers) for grid in grids), _TALLEST)
     figure = Figure(figsize=(max(width, 9), height), layout="constrained")
-    figure.suptitle(f"{comparison.verdict}: base + adapter ({comparison.recipe}) against what was served")
+    figure.suptitle(
+        f"{comparison.verdict}: base + adapter ({comparison.recipe}) against what was served", parse_math=False
+    )
     axes = figure.subplots(len(grids), 2, squeeze=False)
     for (left, right), grid in zip(axes, grids, strict=True):
         title = f"{grid.result.engine}: {grid.result.verdict}"
@@ -76,9 +88,9 @@ def _draw(axes: Axes, grid: _Grid, title: str, values: list[float], limits: tupl
         image[row][column] = value
     is_share = limits == (0, 1)
     drawn = axes.imshow(image, aspect="auto", cmap="RdYlGn" if is_share else "RdYlGn_r", vmin=limits[0], vmax=limits[1])
-    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_title(title, fontsize=9, loc="left", parse_math=False)
     axes.set_xticks(range(len(grid.layers)), ["-" if layer < 0 else str(layer) for layer in grid.layers], fontsize=7)
-    axes.set_yticks(range(len(grid.kinds)), grid.kinds if is_share else [], fontsize=7)
+    axes.set_yticks(range(len(grid.kinds)), grid.kinds if is_share else [], fontsize=7, parse_math=False)
     axes.set_xlabel("layer", fontsize=8)
     bar: Any = axes.figure.colorbar(drawn, ax=axes)
     if is_share:

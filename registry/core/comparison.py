@@ -73,6 +73,7 @@ class TensorResult:
         max_ulp, max_abs: the largest distance from the merge; None likewise, max_abs also where one side is not finite.
         arrived: the part of this tensor's update that is in what was served, as `Survival.projected`; None where there
             is no update or it cannot be told.
+        why: what kept its elements from being looked at.
     """
 
     name: str
@@ -82,6 +83,7 @@ class TensorResult:
     max_ulp: int | None = None
     max_abs: float | None = None
     arrived: float | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

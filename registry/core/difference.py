@@ -26,7 +26,7 @@ class ModuleDifference:
     Attributes:
         relative: |delta_1 - delta_2| / |delta_1| (Frobenius); None where delta_1 is zero and delta_2 is not.
         cosine: <delta_1, delta_2> / (|delta_1| |delta_2|); None where one of them is zero.
-        norms: |delta_1|, |delta_2|.
+        norms: |delta_1|, |delta_2|; these and the two above are None where factors are infinite or NaN.
         ulp_a, ulp_b: the largest distance between elements of the factors in units in the last place; None where shape
             or type differ.
     """
@@ -34,7 +34,7 @@ class ModuleDifference:
     module: str
     relative: float | None
     cosine: float | None
-    norms: tuple[float, float]
+    norms: tuple[float | None, float | None]
     ulp_a: int | None
     ulp_b: int | None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from registry.core import jsontext
 from registry.core.digest import Digest
-from registry.core.errors import IntegrityError, MalformedFile
+from registry.core.errors import IntegrityError, InvalidReference, MalformedFile
 from registry.core.model import WEIGHTS
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -54,24 +54,38 @@ def make(kind: str, subject: Digest, predicate: dict[str, Any]) -> Record:
     return Record(kind, subject, predicate, data, Digest(hashlib.sha256(data).hexdigest()))
 
 
-def parse(data: bytes, name: str, subject: Digest, path: str | None = None) -> Record:
-    """Read a record that is filed under `subject` with the file name `name`, at `path` if it is known.
+def is_name(name: str, kind: str | None = None) -> bool:
+    """Whether a file of this name is a record, of this kind."""
+    return name.startswith("" if kind is None else f"{kind}-") and name.endswith(".json")
+
+
+def parse(data: bytes, path: str, subject: Digest | None = None) -> Record:
+    """Read a record that is filed under `subject`, or anywhere; the last part of `path` is its name.
 
     Raises:
         IntegrityError: when the bytes are not those that the name promises.
         MalformedFile: when they are, but do not form a record about `subject`.
     """
-    kind, _, rest = name.removesuffix(".json").partition("-")
+    kind, _, rest = path.rpartition("/")[2].removesuffix(".json").partition("-")
     actual = hashlib.sha256(data).hexdigest()
     if rest != actual:
-        raise IntegrityError("the record does not match its name", path=path or name, expected=rest, found=actual)
-    statement = jsontext.parse(data, path or name)
+        raise IntegrityError("the record does not match its name", path=path, expected=rest, found=actual)
+    statement = jsontext.parse(data, path)
     match statement:
         case {
             "_type": str(form),
             "subject": [{"digest": {"sha256": str(about)}}],
             "predicateType": str(predicate_type),
             "predicate": dict(predicate),
-        } if form == STATEMENT and about == subject.hex and predicate_type == _TYPE.format(kind=kind):
-            return Record(kind, subject, predicate, data, Digest(actual), path)
-    raise MalformedFile(f"not an in-toto statement of kind {kind!r} about {subject}", path=path or name)
+        } if form == STATEMENT and _is(about, subject) and predicate_type == _TYPE.format(kind=kind):
+            return Record(kind, Digest(about), predicate, data, Digest(actual), path)
+    raise MalformedFile(f"not an in-toto statement of kind {kind!r} about {subject or 'an adapter'}", path=path)
+
+
+def _is(about: str, subject: Digest | None) -> bool:
+    if subject is not None:
+        return about == subject.hex
+    try:
+        return Digest(about) is not None
+    except InvalidReference:
+        return False

@@ -63,10 +63,15 @@ class AdapterSummary:
     aliases: tuple[str, ...] = ()
 
     @property
+    def records(self) -> frozenset[Digest]:
+        """The records that this was derived from."""
+        return frozenset([each.record for each in self.exports] + [each.record for each in self.comparisons])
+
+    @property
     def verdict(self) -> Verdict | None:
-        """The gravest verdict of the latest comparison; None where nothing was compared."""
-        latest = max((each.compared_at for each in self.comparisons), default=None)
-        return worst(each.verdict for each in self.comparisons if each.compared_at == latest) if latest else None
+        """The gravest verdict over all evidence, each engine's served weights with their newest one."""
+        newest = {(each.engine, each.served_digest): each.verdict for each in self.comparisons}
+        return worst(newest.values()) if newest else None
 
 
 @dataclass(frozen=True, slots=True)

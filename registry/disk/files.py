@@ -16,6 +16,7 @@ from registry.core.errors import IntegrityError, NotFound, Refused, StorageError
 
 CHUNK = 256 * 1024
 """Read size: larger buffers fall out of a core's L2 cache, where hashing them is much slower."""
+SAFETENSORS = ".safetensors"
 _FICLONE = 0x40049409  # linux/fs.h: share the source's extents, copy on write
 _ADVICE = {
     errno.ENOSPC: "The disk is full: free some space and run the command again",
@@ -123,6 +124,13 @@ def list_names(path: str) -> list[str]:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
+
+
+def holds_safetensors(path: str) -> bool:
+    """Whether this is a safetensors file, or a directory with one."""
+    if os.path.isdir(path):
+        return any(name.endswith(SAFETENSORS) for name in list_names(path))
+    return path.endswith(SAFETENSORS) and os.path.exists(path)
 
 
 def blocks(file: BinaryIO) -> Iterator[memoryview]:

@@ -11,7 +11,7 @@ from registry.adapter import same_export
 from registry.core import records
 from registry.core.comparison import Comparison
 from registry.core.digest import Digest
-from registry.core.errors import IntegrityError
+from registry.core.errors import IntegrityError, RegistryError
 from registry.core.model import CONFIG, Checkpoint
 from registry.core.records import Record
 from registry.operations import export, seal
@@ -37,6 +37,7 @@ class Added:
         manifest: the export's manifest, as recorded.
         damage: what was wrong with the stored copy that was replaced.
         comparison: with what the engines were served, where that was asked for.
+        comparison_error: why that could not be done, although the adapter was added.
     """
 
     digest: Digest
@@ -45,6 +46,7 @@ class Added:
     manifest: dict[str, Any]
     damage: str | None = None
     comparison: Comparison | None = None
+    comparison_error: RegistryError | None = None
 
 
 def add(store: Store, checkpoint: Checkpoint, now: str) -> tuple[Added, tuple[Record, ...]]:

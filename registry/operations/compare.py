@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from registry.adapter.decode import decode
@@ -19,13 +19,14 @@ from registry.core.version import VERSION
 from registry.operations import seal
 from registry.served import compare as served
 from registry.served import recipes
-from registry.served.evidence import open_engines
+from registry.served.evidence import Engine, open_engines
 from registry.served.plan import plan
-from registry.served.runtime import require_torch
+from registry.served.runtime import require_device, require_torch
 from registry.served.weights import open_weights
 from registry.store import Store
 
 FORMAT = 1
+_LISTED = 1000  # tensors an engine; `counts` has all of them
 RECIPES = (served.AUTO, *recipes.RECIPES)
 _VOLATILE = frozenset({"compared_at", "versions", "base_path", "served_paths"})
 
@@ -48,6 +49,7 @@ def compare(
     now: str,
     recipe: str = served.AUTO,
     workers: int | None = None,
+    device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> Compared:
     """Compare, and keep the record. Comparing the same things twice keeps one record.
@@ -60,6 +62,7 @@ def compare(
         now: the time, for the record.
         recipe: one of RECIPES, or `auto`.
         workers: threads; by default one for each core this process may use.
+        device: `cpu` or `cuda`.
         progress: called with the bytes of base that were compared since the last call, and their total.
 
     Raises:
@@ -71,7 +74,8 @@ def compare(
     if recipe not in RECIPES:
         raise Refused("no such recipe", found=recipe, expected=" or ".join(RECIPES))
     require_torch()
-    seal.verify(store, digest)
+    require_device(device)
+    exports = seal.verify(store, digest).exports
     config = seal.read(store, digest, CONFIG)
     with seal.opened(store, digest, WEIGHTS) as file, open_weights(base) as weights, open_engines(paths) as engines:
         contents = decode(file, config)
@@ -81,16 +85,31 @@ def compare(
             engines,
             recipe=recipe,
             workers=workers or len(os.sched_getaffinity(0)),
+            device=device,
             all_b_zero=all(is_zero(pair.b.contiguous()) for pair in (*contents.lora.pairs, *contents.embeddings)),
             progress=progress,
         )
+        doubts = tuple(_doubts(engines, exports, {stored.entry.dtype.name for stored in weights.tensors.values()}))
+    comparison = replace(comparison, notes=(*doubts, *comparison.notes))
     predicate = _predicate(comparison, os.path.abspath(base), [os.path.abspath(path) for path in paths], now)
-    known = (record for record in store.records(digest) if record.kind == records.COMPARISON)
+    known = store.records(digest, records.COMPARISON)
     record = next((each for each in known if _lasting(each.predicate) == _lasting(predicate)), None)
     if record is None:
         record = records.make(records.COMPARISON, digest, predicate)
         store.put_record(record)
     return Compared(digest, comparison, record)
+
+
+def _doubts(engines: Sequence[Engine], exports: Sequence[Record], dtypes: Collection[str]) -> Iterator[str]:
+    """What an engine says of itself that does not fit this adapter or this base."""
+    iterations = {record.predicate["run"]["iteration"] for record in exports} - {None}
+    for engine in engines:
+        iteration, dtype = engine.stated.get("iteration"), engine.stated.get("dtype")
+        if iterations and iteration is not None and iteration not in iterations:
+            known = ", ".join(map(str, sorted(iterations)))
+            yield f"{engine.name} states iteration {iteration}, the adapter is of iteration {known}: stale weights?"
+        if dtype is not None and dtype not in dtypes:
+            yield f"{engine.name} states type {dtype}, the base is {', '.join(sorted(dtypes))}"
 
 
 def _predicate(comparison: Comparison, base: str, paths: Sequence[str], now: str) -> dict[str, Any]:
@@ -119,7 +138,7 @@ def _engine(result: EngineResult) -> dict[str, Any]:
         "counts": {state.value: count for state, count in result.counts.items()},
         "ulp_histogram": {str(distance): count for distance, count in result.histogram.items()},
         "survival": None if result.survival is None else asdict(result.survival),
-        "tensors": [asdict(tensor) | {"state": tensor.state.value} for tensor in result.notable],
+        "tensors": [asdict(tensor) | {"state": tensor.state.value} for tensor in result.notable[:_LISTED]],
         "stated": dict(result.stated),
     }
 

@@ -72,7 +72,7 @@ def _holds_unannounced(store: Store) -> bool:
 def _make_anew(store: Store, index: Index, note: Note) -> None:
     count = 0
     for subject in store.subjects():
-        count += len(store.records(subject, lambda _: None))
+        count += len(store.records(subject, refused=lambda _: None))
         if count > FEW:
             raise IndexMissing("the index is missing, and the store is not empty", hint="Run `aorlta-reg reindex`")
     done = reindex(store, index)

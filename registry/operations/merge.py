@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from registry.disk import OutputDirectory, blocks, hash_file, list_names, open_r
 from registry.operations import seal
 from registry.served.plan import Plan, plan
 from registry.served.recipes import RECIPES
-from registry.served.runtime import conditions, require_torch, single_threaded
+from registry.served.runtime import conditions, require_torch, single_threaded, workers
 from registry.served.shards import MergedModel
 from registry.served.tied import CONFIG as MODEL_CONFIG
 from registry.served.tied import read_config, untied
@@ -90,11 +89,12 @@ def merge(
         side = _side_files(base)
         with OutputDirectory(to, [*names, *side, MERGE_MANIFEST]) as output, single_threaded():
             base_files, written = _write_weights(output, weights, planned, recipe, progress)
-            written |= {name: _write(output, name, chunks) for name, chunks in _side(base, side, weights, planned)}
+            for name, chunks in _side(base, side, weights, planned):
+                written[jsontext.sayable(name)] = _write(output, name, chunks)
             manifest = {
                 "format": FORMAT,
                 "adapter": {"digest": digest.hex, "config_sha256": files[CONFIG].hex},
-                "base": {"path": _text(weights.path), "files": base_files},
+                "base": {"path": jsontext.sayable(weights.path), "files": base_files},
                 "recipe": recipe,
                 "names": str(planned.prefix),
                 "tensors": {
@@ -134,21 +134,22 @@ def _write_weights(
     recipe: str,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Write every file of weights; the sha256 of the base's files and of the written ones, by name."""
+    """Write every file of weights; the sha256 of the base's files and of the written ones, by sayable name."""
     total = sum(stored.entry.nbytes for stored in weights.tensors.values())
     model = MergedModel(weights, planned, recipe)
     before, after = {}, {}
     for path in weights.files:
         name, hasher = os.path.basename(path), hashlib.sha256()
+        said = jsontext.sayable(name)
         chunks = _ahead(model.file(path, hasher.update))
-        after[name] = _write(output, name, chunks if progress is None else _counted(chunks, progress, total))
-        before[name] = hasher.hexdigest()
+        after[said] = _write(output, name, chunks if progress is None else _counted(chunks, progress, total))
+        before[said] = hasher.hexdigest()
     return before, after
 
 
 def _ahead(chunks: Iterator[memoryview]) -> Iterator[memoryview]:
     """The same chunks, the next one being made in another thread while the caller writes the last one."""
-    with ThreadPoolExecutor(1) as pool:
+    with workers(1) as pool:
         upcoming = pool.submit(next, chunks, None)
         while (chunk := upcoming.result()) is not None:
             upcoming = pool.submit(next, chunks, None)
@@ -208,8 +209,3 @@ def _extended_index(path: str, weights: Weights, planned: Plan) -> dict[str, Any
         if isinstance(metadata, dict) and isinstance(metadata.get("total_size"), int):
             metadata["total_size"] += weights.entry(source).nbytes
     return index
-
-
-def _text(path: str) -> str:
-    """A path as JSON can hold it: it need not be UTF-8."""
-    return path.encode("utf-8", "backslashreplace").decode()

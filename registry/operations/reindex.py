@@ -102,7 +102,7 @@ def _subjects(store: Store) -> Iterator[Digest]:
 def _known_of(store: Store, subject: Digest, damaged: list[RegistryError]) -> Iterator[Record]:
     """The records about an adapter, its exports first."""
     before = len(damaged)
-    found = store.records(subject, damaged.append)
+    found = store.records(subject, refused=damaged.append)
     exports = [record for record in found if record.kind == records.EXPORT]
     if not exports and len(damaged) == before and store.contains(subject):
         exports = _lost_exports(store, subject, damaged)

@@ -76,7 +76,7 @@ def exports(store: Store, digest: Digest) -> tuple[Record, ...]:
     Raises:
         IntegrityError: a record does not match its name.
     """
-    return tuple(record for record in store.records(digest) if record.kind == records.EXPORT)
+    return tuple(store.records(digest, records.EXPORT))
 
 
 def verify(store: Store, digest: Digest, expected: Iterable[memoryview] | None = None) -> Seal:

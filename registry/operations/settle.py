@@ -21,25 +21,26 @@ if TYPE_CHECKING:
 
 
 def admit(store: Store, record: Record) -> list[Record]:
-    """Put an announced record among the records of its adapter, and return all of them.
+    """Put an announced record among the records of its adapter, and return it with the exports that it hangs on.
 
     An export is none as long as its adapter is not stored: then nothing is done, and nothing returned.
 
     Raises:
-        IntegrityError: another record of the adapter, or its manifest, is damaged.
+        IntegrityError: an export's record, or the adapter's manifest, is damaged.
         StorageError.
     """
     if record.kind != records.EXPORT:
         store.put_record(record)
-    elif not store.contains(record.subject):
+        return [*store.records(record.subject, records.EXPORT), record]
+    if not store.contains(record.subject):
         return []
-    else:
-        seal = read_seal(store, record.subject)
-        for each in seal.missing:
-            store.put_record(each)
-        if not any(same_export(known.predicate, record.predicate) for known in seal.exports):
-            store.put_record(record)
-    return store.records(record.subject)
+    seal = read_seal(store, record.subject)
+    for each in seal.missing:
+        store.put_record(each)
+    if any(same_export(known.predicate, record.predicate) for known in seal.exports):
+        return list(seal.exports)
+    store.put_record(record)
+    return [*seal.exports, record]
 
 
 def settle(store: Store, index: Index, new: Iterable[Record]) -> None:

@@ -10,12 +10,14 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from registry.core import jsontext
-from registry.core.comparison import Comparison, EngineResult, State, Survival, TensorResult, verdict, worst
+from registry.core.comparison import Comparison, EngineResult, State, Survival, TensorResult, Verdict, verdict, worst
 from registry.core.digest import Digest
+from registry.core.tensor import is_zero
+from registry.served import runtime
+from registry.served.changes import Change, LoraChange
 from registry.served.copies import PartResult
 from registry.served.evidence import Engine
 from registry.served.examine import CopyResult, Outcome, Unit, examine
@@ -23,7 +25,6 @@ from registry.served.pairing import Pairing, pair_up
 from registry.served.parts import Workspace
 from registry.served.plan import Plan
 from registry.served.recipes import RECIPES
-from registry.served.runtime import conditions, single_threaded
 from registry.served.tally import Tally
 from registry.served.weights import Weights
 
@@ -40,6 +41,7 @@ def compare(
     *,
     recipe: str,
     workers: int,
+    device: str = "cpu",
     all_b_zero: bool,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
@@ -51,6 +53,7 @@ def compare(
         engines: what each engine was served.
         recipe: one of RECIPES, or `auto`: the one under which some engine's first tensors are bit-equal, else fp32.
         workers: how many threads.
+        device: torch's name of where to calculate.
         all_b_zero: whether every lora_B is zero.
         progress: called with the bytes of base that were compared since the last call, and their total.
 
@@ -64,11 +67,12 @@ def compare(
     units = _units(pairings)
     sizes = {unit: sum(entries[part].nbytes for part in unit.parts) for unit in units}
     total = sum(sizes.values())
-    look = partial(examine, plan=plan, base=base, engines=engines, workspace=Workspace())
+    look = partial(examine, plan=plan, base=base, engines=engines, workspace=Workspace(device))
     outcomes = []
-    with single_threaded(), ThreadPoolExecutor(workers) as pool:
-        chosen = _recognised(sizes, plan, look) if recipe == AUTO else recipe
-        stated = conditions()
+    with runtime.workers(workers) as pool:
+        recognised = pool.submit(_recognised, sizes, plan, look).result() if recipe == AUTO else recipe
+        chosen = recognised or RECIPES[0]
+        stated = pool.submit(runtime.conditions, device).result()
         for outcome in pool.map(partial(look, recipe=chosen), units):
             outcomes.append(outcome)
             if progress is not None:
@@ -87,7 +91,7 @@ def compare(
         ),
         conditions=stated,
         all_b_zero=all_b_zero,
-        notes=tuple(_notes(plan, engines, pairings)),
+        notes=(*_recipe_notes(recognised, chosen, results), *_notes(plan, engines, pairings)),
     )
 
 
@@ -99,9 +103,13 @@ def _units(pairings: Sequence[Pairing]) -> list[Unit]:
     return [Unit(parts, tuple(found)) for parts, found in sorted(copies.items())]
 
 
-def _recognised(sizes: Mapping[Unit, int], plan: Plan, look: Callable[..., Outcome]) -> str:
-    """The recipe under which some engine's copies of the smallest targeted tensors are the merge's bits or the base's."""
-    targeted = [unit for unit in sizes if any(part in plan.changes for part in unit.parts)]
+def _recognised(sizes: Mapping[Unit, int], plan: Plan, look: Callable[..., Outcome]) -> str | None:
+    """The recipe under which some engine's copies of a few targeted tensors are all the merge's bits, if there is one.
+
+    The smallest are tried, of those that the adapter can change at all.
+    """
+    telling = {name for name, change in plan.changes.items() if not _does_nothing(change)}
+    targeted = [unit for unit in sizes if not telling.isdisjoint(unit.parts)]
     tried = sorted(targeted, key=lambda unit: (sizes[unit], unit.parts))[:_TRIED]
     for recipe in RECIPES:
         states: dict[int, set[State]] = {}
@@ -110,7 +118,19 @@ def _recognised(sizes: Mapping[Unit, int], plan: Plan, look: Callable[..., Outco
                 states.setdefault(copy.engine, set()).update(part.state for part in copy.parts)
         if any(State.IDENTICAL in seen and seen <= _TELLING for seen in states.values()):
             return recipe
-    return RECIPES[0]
+    return None
+
+
+def _does_nothing(change: Change) -> bool:
+    return isinstance(change, LoraChange) and is_zero(change.pair.b.contiguous())
+
+
+def _recipe_notes(recognised: str | None, chosen: str, results: Sequence[EngineResult]) -> Iterator[str]:
+    if recognised is None:
+        yield f"no recipe gave the bits of the first tensors: {chosen} is what was held against them"
+    verdicts = {result.verdict for result in results}
+    if Verdict.IDENTICAL in verdicts and Verdict.DIFFERENT in verdicts:
+        yield "one recipe is held against all engines: compare one that merges otherwise by itself, with --recipe"
 
 
 def _result(index: int, engine: Engine, outcomes: Sequence[Outcome], plan: Plan) -> EngineResult:
@@ -140,7 +160,7 @@ def _tensor_result(copy: CopyResult, part: PartResult) -> TensorResult:
     name = part.part if len(copy.parts) == 1 else f"{part.part} (in {copy.name})"
     tally = part.tally
     if tally is None:
-        return TensorResult(name, part.state, part.elements)
+        return TensorResult(name, part.state, part.elements, why=part.why)
     arrived = _finite(tally.moved / tally.energy) if tally.energy else None
     max_abs = _finite(tally.max_abs)
     return TensorResult(name, part.state, part.elements, tally.differing, tally.max_ulp, max_abs, arrived)

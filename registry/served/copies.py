@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """One base tensor in a copy; `tally` is None where it is not targeted, or where only digests are known."""
+    """One base tensor in a copy; `tally` is None where it is not targeted, or where `why` says why there is none."""
 
     part: str
     state: State
     elements: int
     tally: Tally | None
+    why: str | None = None
 
 
 class Copy(Protocol):
@@ -64,14 +65,14 @@ class SeenCopy:
         self._offset += len(buffer)
         self._hasher.update(buffer)
         if dtype is part.dtype:
-            tally.add(block, as_tensor(buffer, dtype, tuple(block.base.shape)))
+            tally.add(block, as_tensor(buffer, dtype, tuple(block.base.shape)).to(self._workspace.device))
 
     def finish(self) -> tuple[str, tuple[PartResult, ...]]:
         return self._hasher.hexdigest(), tuple(self._result(part, tally) for part, tally in self._parts)
 
     def _result(self, part: Part, tally: Tally) -> PartResult:
         if self._stored.entry.dtype is not part.dtype:
-            return unlike(part)
+            return unlike(part, f"served as {self._stored.entry.dtype}, the base is {part.dtype}")
         return PartResult(part.name, tally.state(), tally.elements, tally if part.is_targeted else None)
 
 
@@ -90,8 +91,8 @@ class ListedCopy:
     def add(self, block: Block) -> None:
         _, as_merge, as_base = self._parts[-1]
         merged = block.base if block.merged is None else block.merged
-        self._as_merge.update(bytes_of(merged))
-        self._as_base.update(bytes_of(block.base))
+        self._as_merge.update(block.raw if block.merged is None else bytes_of(merged.cpu()))
+        self._as_base.update(block.raw)
         as_merge.add(block, merged)
         as_base.add(block, block.base)
 
@@ -102,13 +103,15 @@ class ListedCopy:
         elif sha256 == self._as_base.hexdigest():
             found = [(part, as_base) for part, _, as_base in self._parts]
         else:
-            return sha256, tuple(unlike(part) for part, _, _ in self._parts)
+            parts = [part for part, _, _ in self._parts]
+            targeted = [part for part in parts if part.is_targeted]
+            return sha256, tuple(unlike(part) for part in targeted or parts)  # of the others nothing can be told
         return sha256, tuple(
             PartResult(part.name, tally.state(), tally.elements, tally if part.is_targeted else None)
             for part, tally in found
         )
 
 
-def unlike(part: Part) -> PartResult:
+def unlike(part: Part, why: str = "neither the merge's digest nor the base's") -> PartResult:
     """The result for a copy that is of another type, or of unknown bytes: not the base, and not the merge."""
-    return PartResult(part.name, State.DIFFERENT if part.is_targeted else State.ALTERED, part.numel, None)
+    return PartResult(part.name, State.DIFFERENT if part.is_targeted else State.ALTERED, part.numel, None, why)

@@ -96,14 +96,20 @@ def _module(module: str, products: Products, one: LoraPair, other: LoraPair) -> 
         module=module,
         relative=_relative(products),
         cosine=_cosine(products),
-        norms=(math.sqrt(max(products[0], 0.0)), math.sqrt(max(products[1], 0.0))),
+        norms=(_norm(products[0]), _norm(products[1])),
         ulp_a=_ulp(one.a, other.a),
         ulp_b=_ulp(one.b, other.b),
     )
 
 
+def _norm(square: float) -> float | None:
+    return math.sqrt(max(square, 0.0)) if math.isfinite(square) else None
+
+
 def _relative(products: Products) -> float | None:
     one, other, between = products
+    if not math.isfinite(one + other + between):
+        return None
     if one <= 0:
         return 0.0 if other <= 0 else None
     return math.sqrt(max(one + other - 2 * between, 0.0) / one)
@@ -111,7 +117,9 @@ def _relative(products: Products) -> float | None:
 
 def _cosine(products: Products) -> float | None:
     one, other, between = products
-    return None if one <= 0 or other <= 0 else max(-1.0, min(1.0, between / math.sqrt(one * other)))
+    if not math.isfinite(one + other + between) or one <= 0 or other <= 0:
+        return None
+    return max(-1.0, min(1.0, between / math.sqrt(one * other)))
 
 
 def _ulp(one: Tensor, other: Tensor) -> int | None:

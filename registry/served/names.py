@@ -6,6 +6,7 @@ own or as a part of a larger one. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -23,6 +24,7 @@ _PREFIXES = (
     "transformer.",
     "module.",
 )
+_WRAPPED = re.compile(f"(?:{'|'.join(re.escape(each) for each in _PREFIXES if each)})*")
 _SHOWN = 3
 
 
@@ -41,7 +43,7 @@ class Renaming:
 
 
 EXACT = Renaming("", "")
-_RENAMINGS = (EXACT, *(Renaming(old, new) for old, new in permutations(_PREFIXES, 2)))
+RENAMINGS = (EXACT, *(Renaming(old, new) for old, new in permutations(_PREFIXES, 2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def match_modules(modules: Sequence[str], tensors: Collection[str]) -> Matched:
     """
     ends = {_last(module) + WEIGHT for module in modules}
     candidates = {name for name in tensors if _last_two(name) in ends}
-    found = {renaming: _found(renaming, modules, candidates) for renaming in _RENAMINGS}
+    found = {renaming: _found(renaming, modules, candidates) for renaming in RENAMINGS}
     most = max(map(len, found.values()))
     if most == 0 and modules:
         raise UnsupportedLora(
@@ -81,7 +83,7 @@ def match_modules(modules: Sequence[str], tensors: Collection[str]) -> Matched:
             found=f"modules {_sample(modules)}",
             expected=f"among tensors {_sample(candidates or tensors)}",
         )
-    best = [renaming for renaming in _RENAMINGS if len(found[renaming]) == most]
+    best = [renaming for renaming in RENAMINGS if len(found[renaming]) == most]
     chosen = best[0]
     if chosen is not EXACT:
         other = next((each for each in best if found[each] != found[chosen]), None)
@@ -91,6 +93,11 @@ def match_modules(modules: Sequence[str], tensors: Collection[str]) -> Matched:
             )
     names = found[chosen]
     return Matched(names, tuple(module for module in modules if module not in names), chosen)
+
+
+def bare(name: str) -> str:
+    """The name without any of the known prefixes: the same for all spellings of one tensor or module."""
+    return _WRAPPED.sub("", name, count=1)
 
 
 def _found(renaming: Renaming, modules: Sequence[str], tensors: Collection[str]) -> dict[str, str]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from registry.core.errors import UnsupportedLora
+from registry.served.names import EXACT, RENAMINGS, Renaming
 
-_ROOTS = ("", "model.", "model.language_model.", "language_model.model.", "language_model.", "base_model.model.")
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """vLLM's and SGLang's fused linear layers: the rows of their parts, in this order."""
 _SAMPLE = 3
@@ -19,7 +19,7 @@ class Pairing:
 
     Attributes:
         parts: served name to the base tensors whose rows it holds, in order.
-        renamed: the change of prefix from base to served names, empty for none.
+        renamed: the change of prefix from served to base names, empty for none.
         strangers: served tensors that match nothing in the base.
     """
 
@@ -32,48 +32,64 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def pair_up(base: Shapes, served: Shapes, engine: str) -> Pairing:
-    """Find the prefix map under which most served tensors are made of base tensors.
+    """Find the renaming of served tensors under which most of them are made of base tensors.
 
     Raises:
         UnsupportedLora: not one tensor matches; samples of both sides are shown.
     """
-    best: tuple[dict[str, tuple[str, ...]], str] = ({}, "")
-    for old in _ROOTS:
-        for new in _ROOTS:
-            if old and old == new:
-                continue
-            found = _parts(base, served, old, new)
-            if len(found) > len(best[0]):
-                best = (found, f"{old}* -> {new}*" if old != new else "")
-    parts, renamed = best
+    best = _best(base, served)
+    parts = _parts(base, served, best)
     if not parts:
         raise UnsupportedLora(
             f"no tensor that {engine} was served is one of the base's",
             found=", ".join(sorted(served)[:_SAMPLE]),
             expected=", ".join(sorted(base)[:_SAMPLE]),
         )
-    return Pairing(parts, renamed, tuple(sorted(served.keys() - parts.keys())))
+    return Pairing(parts, "" if best is EXACT else str(best), tuple(sorted(served.keys() - parts.keys())))
 
 
-def _parts(base: Shapes, served: Shapes, old: str, new: str) -> dict[str, tuple[str, ...]]:
+def _best(base: Shapes, served: Shapes) -> Renaming:
+    """The first of the renamings that find most, and EXACT is the first of all.
+
+    Every renaming finds what EXACT finds, so that the rest decides: what of it starts with the old prefix, and only if
+    something of the base starts with the new one.
+    """
+    exact = _parts(base, served, EXACT)
+    rest = served.keys() - exact.keys()
+    starts = {prefix: any(name.startswith(prefix) for name in base) for prefix in {each.new for each in RENAMINGS}}
+    begun = {old: [name for name in rest if name.startswith(old)] for old in {each.old for each in RENAMINGS}}
+    more = {
+        renaming: sum(_made_of(base, renaming(name), served[name]) is not None for name in begun[renaming.old])
+        for renaming in RENAMINGS
+        if starts[renaming.new]
+    }
+    return max(more, key=more.__getitem__)
+
+
+def _parts(base: Shapes, served: Shapes, renaming: Renaming) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for name, shape in served.items():
-        renamed = [old + name.removeprefix(new)] if name.startswith(new) else []
-        for origin in (*renamed, name):  # what stands outside the prefix, as a head does, keeps its name
-            if base.get(origin) == shape:
-                found[name] = (origin,)
-                break
-            if (fused := _fused(origin, base)) and _stacked(fused, base) == shape:
-                found[name] = fused
-                break
+        # what stands outside the prefix, as a head does, keeps its name
+        parts = _made_of(base, renaming(name), shape) or _made_of(base, name, shape)
+        if parts is not None:
+            found[name] = parts
     return found
+
+
+def _made_of(base: Shapes, name: str, shape: tuple[int, ...]) -> tuple[str, ...] | None:
+    if base.get(name) == shape:
+        return (name,)
+    fused = _fused(name, base)
+    return fused if fused and _stacked(fused, base) == shape else None
 
 
 def _fused(name: str, base: Shapes) -> tuple[str, ...] | None:
     module, _, kind = name.rpartition(".")
     parent, _, last = module.rpartition(".")
-    parts = tuple(f"{parent}.{part}.{kind}" for part in _FUSED.get(last, ()))
-    return parts if parts and all(part in base for part in parts) else None
+    if last not in _FUSED:
+        return None
+    parts = tuple(f"{parent}.{part}.{kind}" for part in _FUSED[last])
+    return parts if all(part in base for part in parts) else None
 
 
 def _stacked(parts: tuple[str, ...], base: Shapes) -> tuple[int, ...] | None:

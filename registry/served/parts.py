@@ -11,7 +11,7 @@ from registry.disk.safetensors import Entry, read_range
 from registry.served.changes import Change
 from registry.served.plan import Plan
 from registry.served.recipes import Scratch, blocks, by_rows, rows_of
-from registry.served.tensors import as_tensor
+from registry.served.tensors import as_tensor, bytes_of
 from registry.served.weights import Weights
 
 if TYPE_CHECKING:
@@ -22,8 +22,12 @@ BLOCK_ELEMENTS = 1 << 18
 
 
 class Block(NamedTuple):
-    """Some rows of a base tensor; of one that the adapter changes also their merge, in its type, and fp32 update."""
+    """Some rows of a base tensor; of one that the adapter changes also their merge, in its type, and fp32 update.
 
+    The tensors are on the device that is calculated on; `raw` are the bytes of `base` as they were read.
+    """
+
+    raw: memoryview
     base: torch.Tensor
     merged: torch.Tensor | None
     update: torch.Tensor | None
@@ -32,7 +36,8 @@ class Block(NamedTuple):
 class Workspace(threading.local):
     """One thread's memory, kept from tensor to tensor: fresh pages cost more than what is calculated in them."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
         self.scratch = Scratch()
         self._buffers: dict[str, bytearray] = {}
 
@@ -81,25 +86,29 @@ class Part:
         """All of it in order. A block is overwritten when the next one is asked for."""
         entry, change = self._stored.entry, self._change
         if change is None:
-            yield from (Block(base, None, None) for _, base in self._read(entry, (self.numel,)))
+            for _, raw, base in self._read(entry, (self.numel,)):
+                yield Block(raw, base, None, None)
             return
-        merge = None if self._whole else by_rows(self._recipe, entry.dtype, change)
+        device = self._workspace.device
+        merge = None if self._whole else by_rows(self._recipe, entry.dtype, change, device)
         if merge is not None:
-            for rows, base in self._read(entry, entry.shape):
-                yield Block(base, *merge(base, rows))
+            for rows, raw, base in self._read(entry, entry.shape):
+                yield Block(raw, base, *merge(base, rows))
             return
         buffer = self._workspace.buffer("whole", entry.nbytes)
         read_range(self._stored.file, entry.start, buffer)
         weight = as_tensor(buffer, entry.dtype, entry.shape)
         formed = rows_of(self._recipe, weight, change, self._workspace.scratch)
         for rows in blocks(weight):
-            yield Block(weight[rows], *formed(rows))
+            tensors = (tensor.to(device) for tensor in (weight[rows], *formed(rows)))
+            yield Block(bytes_of(weight[rows]), *tensors)
 
-    def _read(self, entry: Entry, shape: tuple[int, ...]) -> Iterator[tuple[slice, torch.Tensor]]:
+    def _read(self, entry: Entry, shape: tuple[int, ...]) -> Iterator[tuple[slice, memoryview, torch.Tensor]]:
         width = entry.nbytes // max(1, shape[0])  # bytes in a row
         step = max(1, BLOCK_ELEMENTS * entry.dtype.itemsize // max(1, width))
         for start in range(0, shape[0], step):
             rows = slice(start, min(start + step, shape[0]))
             buffer = self._workspace.buffer("base", (rows.stop - start) * width)
             read_range(self._stored.file, entry.start + start * width, buffer)
-            yield rows, as_tensor(buffer, entry.dtype, (rows.stop - start, *shape[1:]))
+            base = as_tensor(buffer, entry.dtype, (rows.stop - start, *shape[1:]))
+            yield rows, buffer, base.to(self._workspace.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,12 +14,13 @@ from registry.core.patterns import scale_of
 from registry.core.tensor import Tensor
 from registry.disk.safetensors import Entry
 from registry.served.changes import BiasChange, Change, DoraChange, LoraChange, ReplaceChange
-from registry.served.names import EXACT, Renaming, match_modules
+from registry.served.names import EXACT, WEIGHT, Renaming, bare, match_modules
 from registry.served.tied import Tie, find_tie, read_config
 from registry.served.weights import Weights
 
-_CONV1D = frozenset({"gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp"})
-_MATRIX = 2
+_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp")  # no set: a config may say anything
+_EXPERT = re.compile(r"(.*\bexperts)\.\d+\..+")
+_STACKED = 3  # dimensions of a tensor that holds all experts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +87,9 @@ def plan(contents: AdapterContents, base: Weights) -> Plan:
 
 def _add_pairs(draft: _Draft, contents: AdapterContents, config: Mapping[str, Any]) -> Renaming:
     settings = contents.lora.settings
-    modules = [pair.module for pair in (*contents.lora.pairs, *contents.embeddings)]
+    experts = _fused_experts(contents, draft.entries)
+    draft.unsupported += [f"{module}: a LoRA on one expert, and the base holds all in one tensor" for module in experts]
+    modules = [pair.module for pair, _ in _all_pairs(contents) if pair.module not in experts]
     if not modules:
         return EXACT
     matched = match_modules(modules, draft.entries)
@@ -110,6 +114,14 @@ def _add_pairs(draft: _Draft, contents: AdapterContents, config: Mapping[str, An
                 else DoraChange(pair, scale, transposed, magnitude)
             )
     return matched.prefix
+
+
+def _fused_experts(contents: AdapterContents, entries: Mapping[str, Entry]) -> dict[str, None]:
+    """The modules that are one expert's, where the base has one tensor for all experts of a layer, in order."""
+    stacked = [name.removesuffix(WEIGHT) for name, entry in entries.items() if len(entry.shape) == _STACKED]
+    fused = {bare(name.rpartition(".")[0]) for name in stacked}
+    found = ((pair.module, _EXPERT.fullmatch(pair.module)) for pair in contents.lora.pairs)
+    return {module: None for module, expert in found if expert is not None and bare(expert[1]) in fused}
 
 
 def _all_pairs(contents: AdapterContents) -> Iterator[tuple[LoraPair, bool]]:

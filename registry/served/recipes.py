@@ -96,7 +96,9 @@ def rows_of(recipe: str, w: torch.Tensor, change: Change, scratch: Scratch | Non
     return lambda rows: (merge(rows), update(rows))
 
 
-def by_rows(recipe: str, dtype: DType, change: Change) -> Callable[[torch.Tensor, slice], Merge] | None:
+def by_rows(
+    recipe: str, dtype: DType, change: Change, device: str = "cpu"
+) -> Callable[[torch.Tensor, slice], Merge] | None:
     """A function from some rows of W, and which they are, to their merge and exact update, or None where the change
     needs all of W.
 
@@ -108,7 +110,7 @@ def by_rows(recipe: str, dtype: DType, change: Change) -> Callable[[torch.Tensor
     if not isinstance(change, LoraChange) or change.transposed:
         return None
     name, scale, kind = Recipe(recipe), change.scale, getattr(torch, dtype.name)
-    a, b = (_factor(name, kind, factor) for factor in (change.pair.a, change.pair.b))
+    a, b = (_factor(name, kind, factor).to(device) for factor in (change.pair.a, change.pair.b))
     if name in _EXACT:
 
         def exactly(w: torch.Tensor, rows: slice) -> Merge:
@@ -116,7 +118,7 @@ def by_rows(recipe: str, dtype: DType, change: Change) -> Callable[[torch.Tensor
             return _sum(name, w, update), update
 
         return exactly
-    exact_a, exact_b = (_factor(Recipe.FP32, kind, factor) for factor in (change.pair.a, change.pair.b))
+    exact_a, exact_b = (_factor(Recipe.FP32, kind, factor).to(device) for factor in (change.pair.a, change.pair.b))
 
     def roughly(w: torch.Tensor, rows: slice) -> Merge:
         return _sum(name, w, (b[rows] @ a).mul_(scale)), (exact_b[rows] @ exact_a).mul_(scale)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from registry.core.errors import Refused
+
+DEVICES = ("cpu", "cuda")
+"""torch calls AMD's GPUs `cuda` too."""
 
 
 def require_torch() -> None:
@@ -36,8 +40,32 @@ def single_threaded() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def conditions() -> dict[str, str | int]:
+def workers(count: int) -> ThreadPoolExecutor:
+    """A pool of threads, each of which keeps torch to itself.
+
+    A thread does not take the setting over from the one that made it before its first product, which would still be
+    split: so every thread is told itself.
+    """
+    import torch  # noqa: PLC0415
+
+    return ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+
+
+def require_device(name: str) -> None:
+    """Refuse a device that torch cannot calculate on.
+
+    Raises:
+        Refused: it is unknown, or not there.
+    """
+    import torch  # noqa: PLC0415
+
+    if name not in DEVICES or (name == "cuda" and not torch.cuda.is_available()):
+        raise Refused("torch cannot calculate on this device here", found=name, expected=" or ".join(DEVICES))
+
+
+def conditions(device: str = "cpu") -> dict[str, str | int]:
     """What the bits of a product depend on beside its factors: torch's version, the device and the thread count."""
     import torch  # noqa: PLC0415
 
-    return {"torch": torch.__version__, "device": "cpu", "threads": torch.get_num_threads()}
+    name = device if device == "cpu" else torch.cuda.get_device_name()
+    return {"torch": torch.__version__, "device": name, "threads": torch.get_num_threads()}

@@ -13,6 +13,8 @@ from registry.served.parts import Block
 if TYPE_CHECKING:
     import torch
 
+_NEXT_TO_NONE = 0.1
+
 
 @dataclass(slots=True)
 class Tally:
@@ -26,6 +28,7 @@ class Tally:
         equals_base: whether every element is the base's bits.
         merge_is_base: whether the merge is the base, bit for bit.
         moved: <served - base, update>.
+        expected: <merge - base, update>, which is what rounding leaves of the update.
         energy: <update, update>.
         updated, kept: elements with a non-zero update, and those of them that are still the base's bits.
     """
@@ -39,12 +42,15 @@ class Tally:
     equals_base: bool = True
     merge_is_base: bool = True
     moved: float = 0.0
+    expected: float = 0.0
     energy: float = 0.0
     updated: int = 0
     kept: int = 0
 
     def add(self, block: Block, served: torch.Tensor) -> None:
         """Add a block of which `served` is the engine's copy, of the same shape and type."""
+        import torch  # noqa: PLC0415
+
         is_base = same_bits(served, block.base)
         self.elements += served.numel()
         self.equals_base &= is_base
@@ -52,28 +58,27 @@ class Tally:
             return
         is_merge = same_bits(served, block.merged)
         self.merge_is_base &= is_base if is_merge else same_bits(block.merged, block.base)
-        self._add_survival(block.base, served, block.update, is_base=is_base)
-        if not is_merge:
-            _add_distance(self, served, block.merged)
-
-    def _add_survival(self, base: torch.Tensor, served: torch.Tensor, update: torch.Tensor, *, is_base: bool) -> None:
-        import torch  # noqa: PLC0415
-
-        flat = update.view(-1)
+        flat = block.update.view(-1)
         # the usual case, that no element is zero, is seen faster than zeros are counted
         updated = flat.numel() if flat.abs().min() > 0 else int(torch.count_nonzero(flat))
         self.energy += torch.dot(flat, flat).item()
         self.updated += updated
-        if is_base or not updated:
-            self.kept += updated
-            return
-        wide = torch.promote_types(served.dtype, torch.float32)
-        arrived = served.to(wide, copy=True).sub_(base).to(torch.float32).view(-1)
-        self.moved += torch.dot(arrived, flat).item()
-        changed = (as_bits(served) ^ as_bits(base)).view(-1)
-        if updated < flat.numel():
-            changed = changed[flat != 0]
-        self.kept += updated - int(torch.count_nonzero(changed))
+        self.kept += updated - (0 if is_base else self._changed(block, served, updated))
+        moved = 0.0 if is_base else _along(served, block)
+        self.moved += moved
+        self.expected += moved if is_merge else _along(block.merged, block)
+        if not is_merge:
+            _add_distance(self, served, block.merged)
+
+    def _changed(self, block: Block, served: torch.Tensor, updated: int) -> int:
+        """How many elements with a non-zero update are not the base's bits."""
+        import torch  # noqa: PLC0415
+
+        assert block.update is not None  # noqa: S101
+        changed = (as_bits(served) ^ as_bits(block.base)).view(-1)
+        if updated < changed.numel():
+            changed = changed[block.update.view(-1) != 0]
+        return int(torch.count_nonzero(changed))
 
     def state(self) -> State:
         """What these sums say of the tensor."""
@@ -83,7 +88,25 @@ class Tally:
             return State.VACUOUS if self.merge_is_base else State.BASE
         if self.differing == 0:
             return State.IDENTICAL
-        return State.WITHIN_ULP if self.max_ulp <= 1 else State.DIFFERENT
+        near = self.max_ulp <= 1 and math.isfinite(self.max_abs)  # at 0 only signs of zeros differ
+        return State.WITHIN_ULP if near and (self.max_ulp == 0 or self._carries_the_update()) else State.DIFFERENT
+
+    def _carries_the_update(self) -> bool:
+        """Whether at least half of what the merge has of the update is there, or, where rounding left the merge next to
+        none, half of the update itself: a base whose elements are all within one ULP of the merge has neither.
+        """
+        left = self.expected if self.expected > _NEXT_TO_NONE * self.energy else self.energy
+        return self.energy > 0 and self.moved >= left / 2
+
+
+def _along(tensor: torch.Tensor, block: Block) -> float:
+    """<tensor - base, update>, in fp32 or wider."""
+    import torch  # noqa: PLC0415
+
+    assert block.update is not None  # noqa: S101
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    arrived = tensor.to(wide, copy=True).sub_(block.base).to(torch.float32)
+    return float(torch.dot(arrived.view(-1), block.update.view(-1)))
 
 
 def _add_distance(tally: Tally, served: torch.Tensor, merged: torch.Tensor) -> None:

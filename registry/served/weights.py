@@ -54,10 +54,20 @@ def open_weights(path: str) -> Iterator[Weights]:
 
     Raises:
         NotFound: nothing there, or no weights in the directory.
-        MalformedFile: a damaged file, a shard or tensor that the index lists and that is missing, or a tensor twice.
+        MalformedFile: a damaged file, a shard or tensor that the index lists and that is missing or elsewhere, a tensor
+            that it does not list, or a tensor twice.
         Refused: several files and no index to say that they belong together.
     """
-    with open_files(path, model_files(path)) as weights:
+    root = os.path.abspath(path)
+    names = list_names(root) if os.path.isdir(root) else []
+    if INDEX not in names:
+        with open_files(path, [_only_file(root, names)]) as weights:
+            yield weights
+        return
+    index = os.path.join(root, INDEX)
+    shards = _read_index(index, names)
+    with open_files(path, [os.path.join(root, shard) for shard in sorted(set(shards.values()))]) as weights:
+        _require_indexed(weights, shards, index)
         yield weights
 
 
@@ -80,36 +90,42 @@ def open_files(path: str, files: Sequence[str]) -> Iterator[Weights]:
         yield Weights(path, opened, tensors)
 
 
-def model_files(path: str) -> list[str]:
-    """The safetensors files that make up a model, absolute and sorted.
-
-    Raises:
-        NotFound, MalformedFile, Refused: as `open_weights`.
-    """
-    root = os.path.abspath(path)
+def _only_file(root: str, names: Sequence[str]) -> str:
+    """The file at `root`, or the one in this directory of these `names` that a model without an index is."""
     if not os.path.isdir(root):
-        return [root]
-    names = list_names(root)
-    if INDEX in names:
-        return _indexed(root, names)
+        return root
     if SINGLE in names:
-        return [os.path.join(root, SINGLE)]
+        return os.path.join(root, SINGLE)
     found = [name for name in names if name.endswith(_SUFFIX)]
     if not found:
         raise NotFound("no safetensors files in the directory", path=root)
     if len(found) > 1:
         raise Refused("several safetensors files and no index", path=root, found=", ".join(found), expected=INDEX)
-    return [os.path.join(root, found[0])]
+    return os.path.join(root, found[0])
 
 
-def _indexed(root: str, names: Sequence[str]) -> list[str]:
-    path = os.path.join(root, INDEX)
+def _read_index(path: str, names: Sequence[str]) -> dict[str, str]:
+    """Shard by tensor, from the index of a directory of these `names`."""
     index: Any = jsontext.parse(read_small(path), path)
     shards = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
         raise MalformedFile("no weight_map from tensor to file", path=path)
-    files = sorted(set(shards.values()))
-    missing = [file for file in files if file not in names]
+    missing = sorted(set(shards.values()) - set(names))
     if missing:
         raise MalformedFile("a shard is missing", path=path, found=", ".join(missing[:5]))
-    return [os.path.join(root, file) for file in files]
+    return shards
+
+
+def _require_indexed(weights: Weights, shards: Mapping[str, str], index: str) -> None:
+    """Refuse shards that hold other tensors than the index says: it or they are of another model."""
+    held = {name: os.path.basename(stored.file.name) for name, stored in weights.tensors.items()}
+    for name, shard in shards.items():
+        if name not in held:
+            raise MalformedFile("no shard has this tensor of the index", path=index, key=name, expected=shard)
+        if held[name] != shard:
+            raise MalformedFile(
+                "in another shard than the index says", path=index, key=name, found=held[name], expected=shard
+            )
+    unlisted = sorted(held.keys() - shards.keys())
+    if unlisted:
+        raise MalformedFile("the index does not list this tensor", path=index, key=unlisted[0], found=held[unlisted[0]])

@@ -82,11 +82,12 @@ class Store(Protocol):
         """Keep a record, durably. A new one is announced first."""
         ...
 
-    def records(self, subject: Digest, refused: Refused | None = None) -> list[Record]:
-        """All records about an adapter, sorted by name.
+    def records(self, subject: Digest, kind: str | None = None, refused: Refused | None = None) -> list[Record]:
+        """The records about an adapter, sorted by name.
 
         Args:
             subject: the adapter, which need not be stored.
+            kind: only of this kind. Others are not looked at, so they cannot stand in the way.
             refused: told of each record that cannot be read, which is then left out.
 
         Raises:

@@ -2,7 +2,7 @@
 
 adapters/ab/ab12.../      adapter_model.safetensors  adapter_config.json  export-manifest.json   (read-only files)
 records/ab/ab12.../       <kind>-<sha256>.json
-pending/                  <digest>-<kind>-<sha256>.json: records that were announced and are not settled yet
+pending/                  <kind>-<sha256>.json: records that were announced and are not settled yet
 staging/                  on the same file system; nothing in it is visible to a reader
 quarantine/               corrupt adapters that were replaced, kept as evidence
 """
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from registry.core import records
 from registry.core.digest import Digest
-from registry.core.errors import InvalidReference, NotFound, RegistryError
+from registry.core.errors import InvalidReference, NotFound, RegistryError, StorageError
 from registry.core.records import Record
 from registry.disk import (
     NewFiles,
@@ -33,6 +33,7 @@ from registry.store.base import Refused
 from registry.store.staging import staging_directory
 
 _READ_ONLY = 0o444
+MAX_RECORD = 16 << 20
 
 
 class LocalStore:
@@ -73,15 +74,15 @@ class LocalStore:
         return open_regular(os.path.join(self.directory(digest), name))
 
     def put_record(self, record: Record) -> None:
+        if len(record.data) > MAX_RECORD:
+            raise StorageError("the record is too large to be read back", key=record.name, found=len(record.data))
         final = os.path.join(self._record_directory(record.subject), record.name)
         if not os.path.exists(final):
             self.announce(record)
             self._write(record.data, final)
 
-    def records(self, subject: Digest, refused: Refused | None = None) -> list[Record]:
-        directory = self._record_directory(subject)
-        names = (name for name in list_names(directory) if name.endswith(".json"))
-        return _read_records(((subject, name, os.path.join(directory, name)) for name in names), refused)
+    def records(self, subject: Digest, kind: str | None = None, refused: Refused | None = None) -> list[Record]:
+        return _read_records(self._record_directory(subject), subject, kind, refused)
 
     def announce(self, record: Record) -> None:
         path = self._pending_path(record)
@@ -89,12 +90,7 @@ class LocalStore:
             self._write(record.data, path)
 
     def unsettled(self, refused: Refused | None = None) -> list[Record]:
-        places = []
-        for entry in list_names(self._pending):
-            subject, _, name = entry.partition("-")
-            with suppress(InvalidReference):
-                places.append((Digest(subject), name, os.path.join(self._pending, entry)))
-        return _read_records(places, refused)
+        return _read_records(self._pending, None, None, refused)
 
     def settle(self, record: Record) -> None:
         path = self._pending_path(record)
@@ -118,7 +114,7 @@ class LocalStore:
         return os.path.join(self._records, subject.hex[:2], subject.hex)
 
     def _pending_path(self, record: Record) -> str:
-        return os.path.join(self._pending, f"{record.subject.hex}-{record.name}")
+        return os.path.join(self._pending, record.name)
 
     def _write(self, data: bytes, path: str) -> None:
         """A read-only file that appears whole."""
@@ -159,12 +155,12 @@ class LocalStage:
         self.publish(digest)
 
 
-def _read_records(places: Iterable[tuple[Digest, str, str]], refused: Refused | None) -> list[Record]:
-    """The records at these places: subject, name, path. One that has just been removed is passed over."""
+def _read_records(directory: str, subject: Digest | None, kind: str | None, refused: Refused | None) -> list[Record]:
+    """The records in a directory. One that has just been removed is passed over."""
     found = []
-    for subject, name, path in places:
+    for path in (os.path.join(directory, name) for name in list_names(directory) if records.is_name(name, kind)):
         try:
-            found.append(records.parse(read_small(path), name, subject, path))
+            found.append(records.parse(read_small(path, MAX_RECORD), path, subject))
         except NotFound:
             continue
         except RegistryError as error:

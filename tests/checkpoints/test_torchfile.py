@@ -119,7 +119,7 @@ def test_a_view_keeps_its_own_bytes_and_not_its_storage_s(save: Save) -> None:
     with open_torch_file(path) as file:
         (tensor,) = file.read([file.contents["big"]])[1].values()
     assert len(tensor.storage) == 2 * 1000 * 4
-    assert len(tensor.storage.obj) < 3 * 1000 * 4
+    assert len(tensor.storage.obj) < 100_000  # with what the plan was made from, and far from 4 MB
 
 
 def test_equal_views_are_one_tensor(save: Save) -> None:

@@ -84,9 +84,8 @@ def test_show_of_what_is_not_there_exits_3_and_makes_no_registry(cli: CommandLin
     assert not cli.home.exists()
 
 
-def test_show_of_an_adapter_of_which_no_record_manifest_or_index_tells_exits_5(shelf: Shelf, tmp_path: Path) -> None:
-    lost = shutil.ignore_patterns("index.sqlite*", "export-*.json")
-    shutil.copytree(shelf.cli.home, tmp_path / "copy", ignore=lost)
+def test_show_of_an_adapter_whose_manifest_is_gone_from_store_and_index_exits_5(shelf: Shelf, tmp_path: Path) -> None:
+    shutil.copytree(shelf.cli.home, tmp_path / "copy", ignore=shutil.ignore_patterns("index.sqlite*", "*manifest.json"))
     done = CommandLine(tmp_path / "copy")("show", shelf.hex)
     assert (done.code, done.out) == (5, "")
     assert "export-manifest.json" in done.err

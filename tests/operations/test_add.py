@@ -74,7 +74,7 @@ def test_two_checkpoints_with_equal_lora_are_one_adapter_with_two_exports(
         ("twin", 7, "org/other"),
     ]
     assert exports[0].checkpoint != exports[1].checkpoint
-    assert len(LocalStore(registry.home).records(first.digest)) == 2
+    assert len(LocalStore(registry.home).records(first.digest, records.EXPORT)) == 2
     assert not registry.add(checkpoint).new_export
     assert not registry.add(twin).new_export
 
@@ -90,7 +90,7 @@ def test_equal_tensors_with_another_alpha_are_another_adapter_that_names_the_fir
 
 def test_record_proves_itself_and_states_the_adapter_and_the_checkpoint(registry: Registry, checkpoint: Path) -> None:
     added = registry.add(checkpoint)
-    (record,) = LocalStore(registry.home).records(added.digest)
+    (record,) = LocalStore(registry.home).records(added.digest, records.EXPORT)
     statement = json.loads(record.data)
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["subject"] == [{"name": WEIGHTS, "digest": {"sha256": added.digest.hex}}]
@@ -231,7 +231,7 @@ def test_publication_that_another_process_won_counts_as_present(
     added = add_overtaken(registry, checkpoint, lambda: registry.add(twin))
     assert (added.outcome, added.new_export) == ("already present", True)
     assert registry.path(added.digest.hex)
-    runs = {each.predicate["run"]["id"] for each in LocalStore(registry.home).records(added.digest)}
+    runs = {each.predicate["run"]["id"] for each in LocalStore(registry.home).records(added.digest, records.EXPORT)}
     assert runs == {"run", "twin"}
 
 
@@ -247,7 +247,7 @@ def test_record_and_manifest_are_canonical_and_hold_nothing_but_the_export(
     registry: Registry, checkpoint: Path
 ) -> None:
     added = registry.add(checkpoint)
-    (record,) = LocalStore(registry.home).records(added.digest)
+    (record,) = LocalStore(registry.home).records(added.digest, records.EXPORT)
     rebuilt = export.manifest_of(
         export.prepare(read_checkpoint(str(checkpoint))),
         (directory(registry, added) / CONFIG).read_bytes(),

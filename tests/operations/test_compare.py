@@ -13,13 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from registry import Registry
 from registry.core.comparison import Verdict
-from registry.core.errors import IntegrityError, NotFound, Refused, RegistryError
+from registry.core.errors import IntegrityError, NotFound, Refused
 from registry.core.records import COMPARISON
 from registry.store import LocalStore
 from tests.cli.conftest import Shelf
 from tests.cli.test_imports import loaded
 from tests.support.process import CommandLine
 from tests.support.trees import flip, snapshot
+from tests.wired.layout import tensor_sha256
 from tests.wired.trainer import TrainedRun, train
 
 pytestmark = pytest.mark.slow
@@ -82,7 +83,7 @@ def test_one_iterations_adapter_is_not_what_another_was_served(run: TrainedRun, 
 def test_the_record_says_what_was_found_and_under_which_conditions(run: TrainedRun, registry: Registry) -> None:
     digest = registry.add(run.last.checkpoint).digest
     compared = registry.compare(str(digest), run.base_dir, [served_to(run, 3)])
-    (record,) = (each for each in LocalStore(registry.home).records(digest) if each.kind == COMPARISON)
+    (record,) = LocalStore(registry.home).records(digest, COMPARISON)
     assert (record.digest, record.subject) == (compared.record.digest, digest)
     facts = record.predicate
     assert (facts["verdict"], facts["passed"], facts["recipe"]) == ("identical", True, "fp32")
@@ -284,10 +285,76 @@ def test_add_compares_with_what_it_is_given_instead(run: TrainedRun, withheld: T
     assert cli.ok("path", wrong.out.strip())
 
 
-def test_evidence_that_cannot_be_read_fails_but_the_adapter_is_stored(run: TrainedRun, registry: Registry) -> None:
-    with pytest.raises(RegistryError):
+def test_evidence_that_is_not_there_is_found_out_before_anything_is_added(run: TrainedRun, registry: Registry) -> None:
+    with pytest.raises(NotFound, match="missing"):
         registry.add(run.last.checkpoint, base=str(run.base_dir), served=[run.base_dir / "missing"])
-    assert len(registry.newest(9)) == 1
+    assert registry.newest(9) == []
+
+
+def test_evidence_that_cannot_be_read_fails_but_the_digest_is_printed(
+    run: TrainedRun, cli: CommandLine, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "served.safetensors"
+    damaged.write_bytes(b"no weights")
+    done = cli("add", run.last.checkpoint, "--base", run.base_dir, "--served", damaged)
+    assert done.code == 2
+    assert "served.safetensors" in done.err
+    assert cli.ok("path", done.out.strip())
+
+
+def test_a_directory_without_weights_is_a_bases_name(run: TrainedRun, cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "Qwen").mkdir()
+    done = cli("add", run.last.checkpoint, "--base", "Qwen", cwd=tmp_path)
+    assert done.code == 0
+    assert "Qwen" in cli.ok("show", done.out.strip())
+
+
+def test_one_served_set_is_not_held_against_several_checkpoints(run: TrainedRun, cli: CommandLine) -> None:
+    checkpoints = [each.checkpoint for each in run.iterations]
+    done = cli("add", *checkpoints, "--base", run.base_dir, "--served", served_to(run, 1))
+    assert (done.code, done.out) == (2, "")
+
+
+def test_a_damaged_comparison_does_not_stand_before_its_adapter(run: TrainedRun, cli: CommandLine) -> None:
+    digest = cli.ok("add", run.last.checkpoint, "--base", run.base_dir)
+    (record,) = records(cli.home)
+    record.chmod(0o644)
+    record.write_bytes(record.read_bytes().replace(b"identical", b"base-only"))
+    assert cli.ok("path", digest)
+    shown = cli("show", digest)
+    assert shown.code == 5
+    assert record.name in shown.err
+
+
+def test_a_failed_comparison_is_not_hidden_by_a_later_good_one(
+    run: TrainedRun, withheld: TrainedRun, cli: CommandLine
+) -> None:
+    digest = cli.ok("add", withheld.last.checkpoint)
+    for engine, code in (("engine-1", 5), ("engine-0", 0), ("engine-1", 5)):
+        served = withheld.last.served[engine]
+        assert cli("compare", digest, "--base", run.base_dir, "--served", served).code == code
+        (row,) = (line.split() for line in cli.ok("list").splitlines()[1:])
+        assert row[-1] == "base-only"
+
+
+def test_an_engine_that_states_another_iteration_is_doubted(
+    run: TrainedRun, registry: Registry, tmp_path: Path
+) -> None:
+    digest = str(registry.add(run.last.checkpoint).digest)
+    tensors = load_file(run.last.served["engine-0"])
+    facts = {name: {"sha256": tensor_sha256(tensor), "shape": list(tensor.shape)} for name, tensor in tensors.items()}
+    listing = tmp_path / "served-weights.json"
+    listing.write_text(json.dumps({"engine": "e", "iteration": 77, "dtype": "float16", "tensors": facts}))
+    notes = registry.compare(digest, run.base_dir, [listing]).comparison.notes
+    assert any("iteration 77" in note and "iteration 3" in note for note in notes)
+    assert any("float16" in note and "bfloat16" in note for note in notes)
+
+
+def test_an_unknown_device_is_refused(run: TrainedRun, cli: CommandLine) -> None:
+    digest = cli.ok("add", run.last.checkpoint)
+    done = cli("compare", digest, "--base", run.base_dir, "--served", served_to(run, 3), "--device", "tpu")
+    assert done.code == 2
+    assert "tpu" in done.err
 
 
 @pytest.mark.parametrize("base", [(), ("--base", "org/base")])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from registry import IntegrityError, NotFound, Registry
+from registry.core.records import EXPORT
 from registry.store import LocalStore
 from tests.support.process import COMMAND, CommandLine
 from tests.support.runs import contents, lora_state, write_checkpoint
@@ -54,7 +55,9 @@ def test_twelve_processes_adding_at_once_to_a_fresh_home_all_succeed(cli: Comman
     assert len(adapters) == 3
     assert sorted(len({export.checkpoint for export in adapter.exports}) for adapter in adapters) == [1, 2, 2]
     for adapter in adapters:
-        assert {export.record for export in adapter.exports} <= {each.digest for each in store.records(adapter.digest)}
+        assert {export.record for export in adapter.exports} <= {
+            each.digest for each in store.records(adapter.digest, EXPORT)
+        }
     assert not list((cli.home / "staging").iterdir())
     assert not (cli.home / "quarantine").exists()
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from registry import Digest, IntegrityError, NotFound, Registry, export_checkpoint
+from registry.core.records import ALIAS, EXPORT
 from registry.store import LocalStore
 from tests.support.process import CommandLine
 from tests.support.runs import MODULES, contents, lora_state, write_checkpoint
@@ -70,7 +71,9 @@ def assert_recovers(home: Path, checkpoint: Path, digest: str, exports: int = 1)
     assert registry.path(digest)
     assert [str(found) for found in store.digests()] == [digest] == [str(each.digest) for each in registry.newest(9)]
     (adapter,) = registry.newest(9)
-    assert {export.record for export in adapter.exports} == {each.digest for each in store.records(adapter.digest)}
+    assert {export.record for export in adapter.exports} == {
+        each.digest for each in store.records(adapter.digest, EXPORT)
+    }
     assert len(adapter.exports) == exports
     assert store.unsettled() == []
     assert not files_in(home / "staging")
@@ -128,13 +131,10 @@ def test_add_to_a_filled_registry_killed_at_any_step_is_told_whole_by_the_next_q
         listed = {str(each.digest): each for each in registry.newest(9)}
         assert listed.keys() == {str(each) for each in store.digests()}
         for digest, adapter in listed.items():
-            told = {record.digest for record in store.records(adapter.digest) if record.kind == "export"}
+            told = {record.digest for record in store.records(adapter.digest, EXPORT)}
             assert {export.record for export in adapter.exports} == told != set(), digest
         assert [move.after for move in registry.aliases()] == [
-            Digest(record.predicate["to"])
-            for each in store.digests()
-            for record in store.records(each)
-            if record.kind == "alias"
+            Digest(record.predicate["to"]) for each in store.digests() for record in store.records(each, ALIAS)
         ]
         assert notes == []
         stored |= listed.keys()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from registry import Registry
-from registry.core.errors import IntegrityError, OutputExists, Refused, UnsupportedLora
+from registry.core.errors import IntegrityError, MalformedFile, OutputExists, Refused, UnsupportedLora
 from registry.operations.merge import MERGE_MANIFEST, Merged
 from registry.served.recipes import RECIPES
 from tests.support.merging import (
@@ -183,6 +184,31 @@ class TestTied:
         assert said.manifest["untied"] == [EMBEDDING, HEAD]
         assert said.manifest["tensors"] == {"changed": 3, "copied": len(base) - 2}
 
+    def test_a_base_that_leaves_the_flag_out_is_tied_too(self, tmp_path: Path) -> None:
+        made = bench(tmp_path, gpt2(), dtype=torch.float32, target_modules=["c_attn", "wte"])
+        config = json.loads((made.base / "config.json").read_text())
+        config.pop("tie_word_embeddings", None)
+        (made.base / "config.json").write_text(json.dumps(config))
+        merged, said = made.merge()
+        expected = logits(load_adapted(made.base, made.adapter))
+        torch.testing.assert_close(logits(load_model(merged)), expected, rtol=0, atol=1e-5)
+        assert said.manifest["untied"] == ["transformer.wte.weight", HEAD]
+
+    def test_an_embedding_that_the_index_does_not_list_is_refused(self, tmp_path: Path) -> None:
+        base = make_base(tmp_path / "base", llama(tie_word_embeddings=True), max_shard_size="20KB")
+        made = Bench(tmp_path, base, make_adapter(tmp_path / "adapter", base, target_modules=["lm_head"]))
+        index = json.loads((base / "model.safetensors.index.json").read_text())
+        shards = sorted(set(index["weight_map"].values()))
+        held = {name: shard for shard in shards for name in load_file(base / shard)}
+        assert held == index["weight_map"]
+        state = load_file(base / held[EMBEDDING]) | {"other": torch.ones(1)}
+        save_file(state, base / held[EMBEDDING])
+        index["weight_map"] = {**held, "other": held[EMBEDDING]}
+        del index["weight_map"][EMBEDDING]
+        (base / "model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(MalformedFile, match=r"embed_tokens\.weight: the index does not list"):
+            made.merge()
+
     def test_nothing_is_untied_where_neither_is_touched(self, tmp_path: Path) -> None:
         made = bench(tmp_path, llama(tie_word_embeddings=True), target_modules=["q_proj"])
         merged, said = made.merge()
@@ -247,6 +273,19 @@ def test_side_files_come_along_and_other_weights_do_not(tmp_path: Path) -> None:
     assert said.manifest["files"] == {name: sha256(merged / name) for name in found if name != MERGE_MANIFEST}
 
 
+def test_names_that_are_not_utf_8_are_kept_and_escaped_in_the_manifest(tmp_path: Path) -> None:
+    made = synthetic(tmp_path, {"m.weight": torch.randn(24, 16)}, factors("m"))
+    side, weights = os.fsdecode(b"r\xe9sum\xe9.txt"), os.fsdecode(b"\xff.safetensors")
+    (made.base / side).write_bytes(b"mine")
+    (made.base / "model.safetensors").rename(made.base / weights)
+    merged, _ = made.merge()
+    assert (merged / side).read_bytes() == b"mine"
+    manifest = json.loads((merged / MERGE_MANIFEST).read_text())
+    assert set(manifest["files"]) == {r"r\udce9sum\udce9.txt", r"\udcff.safetensors"}
+    assert manifest["files"][r"\udcff.safetensors"] == sha256(merged / weights)
+    assert set(manifest["base"]["files"]) == {r"\udcff.safetensors"}
+
+
 def test_a_base_that_is_one_file_gives_that_file(tmp_path: Path) -> None:
     made = synthetic(tmp_path, {"m.weight": torch.randn(24, 16)}, factors("m"))
     (made.base / "config.json").write_text("{}")
@@ -298,6 +337,14 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, settings: Any,
 def test_a_fused_mixture_of_experts_is_refused_by_name(tmp_path: Path) -> None:
     made = bench(tmp_path, mixtral(), target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj"])
     with pytest.raises(UnsupportedLora, match=r"target_parameters: .*mlp\.experts"):
+        made.merge()
+
+
+def test_single_experts_of_a_fused_base_are_refused_by_name(tmp_path: Path) -> None:
+    """transformers#42491"""
+    state = {"mlp.experts.gate_up_proj": torch.randn(4, 48, 16), "m.weight": torch.randn(24, 16)}
+    made = synthetic(tmp_path, state, factors("m") | factors("mlp.experts.3.up_proj"))
+    with pytest.raises(UnsupportedLora, match=r"found mlp\.experts\.3\.up_proj: a LoRA on one expert"):
         made.merge()
 
 

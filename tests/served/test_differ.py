@@ -84,6 +84,14 @@ def test_alpha_folded_into_b_is_the_same_function_with_another_setting(tmp_path:
     assert (found.likeness, found.settings) == (Likeness.SAME_FUNCTION, {"lora_alpha": (8, 4)})
 
 
+def test_a_setting_that_changes_nothing_is_still_told(tmp_path: Path) -> None:
+    found = apart(tmp_path, factors_of(), factors_of(), alpha_pattern={"q_proj": 8})
+    assert (found.likeness, found.settings) == (
+        Likeness.SAME_FUNCTION,
+        {"alpha_pattern": (None, {"q_proj": 8})},
+    )
+
+
 def test_another_rank_can_be_the_same_function(tmp_path: Path) -> None:
     first = factors_of([Q])
     second = {name: torch.cat([each, torch.zeros_like(each)], int("lora_B" in name)) for name, each in first.items()}

@@ -55,15 +55,36 @@ def test_files_that_repeat_a_name_are_an_engine_each(tmp_path: Path) -> None:
     assert all(engine.shapes.keys() == ONE.keys() | TWO.keys() for engine in opened(tmp_path))
 
 
-def test_an_index_says_which_files_count(tmp_path: Path) -> None:
+def test_files_that_repeat_a_name_under_another_prefix_are_an_engine_each(tmp_path: Path) -> None:
+    save_state(tmp_path / "engine-0.safetensors", {**ONE, **TWO})
+    save_state(tmp_path / "engine-1.safetensors", {f"model.language_model.{name}": ONE[name] for name in ONE})
+    assert names(tmp_path) == ["engine-0", "engine-1"]
+
+
+def test_shards_with_tensors_inside_and_outside_a_prefix_are_one_engine(tmp_path: Path) -> None:
+    save_state(tmp_path / "one.safetensors", {f"model.{name}": ONE[name] for name in ONE})
+    save_state(tmp_path / "two.safetensors", TWO)
+    assert names(tmp_path) == [tmp_path.name]
+
+
+def test_files_that_an_index_does_not_list_are_further_engines(tmp_path: Path) -> None:
     directory = tmp_path / "iter-3"
     save_state(directory / "one.safetensors", ONE)
     save_state(directory / "two.safetensors", TWO)
     save_state(directory / "other.safetensors", {"c.weight": torch.ones(1)})
     index = {"weight_map": {"a.weight": "one.safetensors", "b.weight": "two.safetensors"}}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
-    (engine,) = opened(directory)
-    assert (engine.name, engine.shapes.keys()) == ("iter-3", ONE.keys() | TWO.keys())
+    indexed, other = opened(directory)
+    assert (indexed.name, indexed.shapes.keys()) == ("iter-3", ONE.keys() | TWO.keys())
+    assert (other.name, other.shapes.keys()) == ("other", {"c.weight"})
+
+
+def test_the_tensors_of_an_index_must_be_in_its_shards(tmp_path: Path) -> None:
+    save_state(tmp_path / "one.safetensors", ONE)
+    index = {"weight_map": {"a.weight": "one.safetensors", "b.weight": "one.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(MalformedFile, match=r"b\.weight"):
+        opened(tmp_path)
 
 
 def test_a_shard_that_the_index_lists_and_is_missing_is_named(tmp_path: Path) -> None:
@@ -81,6 +102,13 @@ def test_a_listing_gives_digests_shapes_name_and_what_it_states(tmp_path: Path) 
     assert engine.shapes == {"a.weight": (4, 2)}
     assert engine.listed["a.weight"].digest.hex == listing_of(ONE)["tensors"]["a.weight"]["sha256"]
     assert engine.stated == {"iteration": 3} | {key: value for key, value in stated.items() if key != "other"}
+
+
+def test_names_and_values_may_be_as_long_as_the_bounds(tmp_path: Path) -> None:
+    bounds = {"device": "é" * 200, "iteration": (1 << 63) - 1}
+    (engine,) = opened(save_listing(tmp_path / "served-weights.json", ONE, "x" * 200, **bounds))
+    assert engine.name == "x" * 200
+    assert engine.stated == {"rounding": "nearest", **bounds}
 
 
 def test_several_listings_and_tensors_in_one_directory_are_all_engines(tmp_path: Path) -> None:
@@ -136,8 +164,14 @@ SOUND: dict[str, Any] = {"sha256": "ab" * 32, "shape": [4, 2]}
         {"tensors": {"a": SOUND}, "device": 3},
         {"tensors": {"a": SOUND}, "threads": "many"},
         {"tensors": {"a": SOUND}, "iteration": [3]},
+        {"tensors": {"a": SOUND}, "engine": "x" * 201},
+        {"tensors": {"a": SOUND}, "engine": "vllm\x1b[2J"},
+        {"tensors": {"a": SOUND}, "device": "x" * 201},
+        {"tensors": {"a": SOUND}, "dtype": "bf16\n"},
+        {"tensors": {"a": SOUND}, "iteration": 1 << 63},
+        {"tensors": {"a": SOUND}, "threads": -(10**4000)},
     ],
-    ids=repr,
+    ids=lambda document: repr(document)[:80],
 )
 def test_a_listing_that_does_not_say_what_it_should_is_refused_with_its_path(document: Any, tmp_path: Path) -> None:
     file = tmp_path / "served-weights.json"

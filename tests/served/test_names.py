@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.core.errors import UnsupportedLora
-from registry.served.names import EXACT, Renaming, match_modules
+from registry.served.names import EXACT, RENAMINGS, Renaming, bare, match_modules
 
 MODULES = ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj", "lm_head")
 EXACTLY = {f"{module}.weight" for module in MODULES}
@@ -94,3 +94,8 @@ def test_every_match_is_a_tensor_of_the_base_and_no_two_modules_share_one(module
     assert set(matched.names.values()) <= tensors
     assert sorted([*matched.names, *matched.unmatched]) == sorted(modules)
     assert len(set(matched.names.values())) == len(matched.names)
+
+
+@given(names.map(".".join), st.sampled_from(RENAMINGS))
+def test_all_spellings_of_a_name_are_bare_the_same(name: str, renaming: Renaming) -> None:
+    assert bare(renaming(name)) == bare(name) == bare(bare(name))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from registry.core.errors import UnsupportedLora
+from registry.served.names import RENAMINGS
 from registry.served.pairing import pair_up
 
 ATTENTION = "layers.0.self_attn"
@@ -120,3 +125,33 @@ def test_no_match_at_all_shows_the_engine_and_both_sides() -> None:
     for part in ("vllm-3", "visual.blocks.0.weight", "lm_head.weight"):
         assert part in message
     assert "visual.blocks.8.weight" not in message, "a sample, not everything"
+
+
+prefixes = st.sampled_from(sorted({renaming.old for renaming in RENAMINGS}))
+spelled = st.tuples(prefixes, st.sampled_from(["0.q", "1.q", "a.k_proj", "a.qkv_proj", "head"])).map("".join)
+listings = st.dictionaries(spelled.map("{}.weight".format), st.just((2,)), min_size=1, max_size=12)
+
+
+@given(listings, listings)
+def test_no_renaming_finds_more_than_the_one_that_is_taken(
+    base: dict[str, tuple[int]], served: dict[str, tuple[int]]
+) -> None:
+    most = max(sum(renaming(name) in base or name in base for name in served) for renaming in RENAMINGS)
+    try:
+        assert len(pair_up(base, served, "e").parts) == most
+    except UnsupportedLora:
+        assert most == 0
+
+
+def test_names_are_looked_up_a_few_times_and_not_once_for_every_renaming() -> None:
+    class Counting(dict[str, tuple[int, ...]]):
+        lookups = 0
+
+        def get(self, *arguments: Any) -> Any:
+            self.lookups += 1
+            return super().get(*arguments)
+
+    served = {f"model.language_model.{number}.q.weight": (2,) for number in range(100)}
+    base = Counting({f"model.{number}.q.weight": (2,) for number in range(100)})
+    assert len(pair_up(base, served, "e").parts) == 100
+    assert base.lookups < 12 * 100

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from registry.core.errors import MalformedFile, UnsupportedLora
 from registry.served.changes import BiasChange, DoraChange, LoraChange, ReplaceChange
 from registry.served.plan import Plan, plan
-from registry.served.tied import Tie
+from registry.served.tied import Tie, untied
 from registry.served.weights import open_weights
 from tests.support.merging import factors, gpt2, llama, make_adapter, make_base, read_adapter, save_adapter
 
@@ -110,6 +110,30 @@ def test_a_vocabulary_of_another_size_is_named(tmp_path: Path, base: Path) -> No
     assert found.unsupported == ("lm_head.weight: shape [65, 48] in the adapter against [64, 48] in the base",)
 
 
+@pytest.mark.parametrize("fused", ["gate_up_proj", "up_proj", "down_proj__weight"])
+@pytest.mark.parametrize("others", [[], ["m"]])
+def test_single_experts_of_a_fused_base_are_named_as_not_supported(
+    tmp_path: Path, fused: str, others: list[str]
+) -> None:
+    """transformers#42491"""
+    shapes = {f"model__language_model__mlp__experts__{fused}": (4, 24, 16), "m__weight": (24, 16)}
+    experts = [f"model.mlp.experts.{number}.up_proj" for number in (0, 3)]
+    state = {key: each for module in (*experts, *others) for key, each in factors(module).items()}
+    found = planned(small_base(tmp_path / "base", **shapes), save_adapter(tmp_path / "a", state))
+    reason = "a LoRA on one expert, and the base holds all in one tensor"
+    assert found.unsupported == tuple(f"{module}: {reason}" for module in experts)
+    assert (found.unmatched, list(found.changes)) == ((), [f"{module}.weight" for module in others])
+
+
+def test_experts_that_the_base_has_one_by_one_are_merged_like_any_other(tmp_path: Path) -> None:
+    base = small_base(tmp_path / "base", mlp__experts__0__up_proj__weight=(24, 16), conv__weight=(4, 1, 3))
+    found = planned(
+        base, save_adapter(tmp_path / "a", factors("mlp.experts.0.up_proj") | factors("mlp.experts.9.up_proj"))
+    )
+    assert list(found.changes) == ["mlp.experts.0.up_proj.weight"]
+    assert (found.unmatched, found.unsupported) == (("mlp.experts.9.up_proj",), ())
+
+
 def test_quantised_weights_are_named(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     save_file({"m.weight": torch.zeros(24, 16, dtype=torch.int8)}, tmp_path / "base/model.safetensors")
@@ -181,6 +205,31 @@ class TestTied:
         base = small_base(tmp_path / "base", config, **shapes)
         found = planned(base, save_adapter(tmp_path / "a", factors("lm_head") | factors("m")))
         assert found.unmatched == ("lm_head",)
+
+    @pytest.mark.parametrize("changed", ["lm_head", "model.embed_tokens"])
+    @pytest.mark.parametrize("config", [{"model_type": "old"}, {"text_config": {"vocab_size": 24}}])
+    def test_a_missing_head_is_tied_where_the_config_does_not_say(
+        self, tmp_path: Path, config: Any, changed: str
+    ) -> None:
+        base = small_base(tmp_path / "base", config, model__embed_tokens__weight=(24, 16))
+        found = planned(base, save_adapter(tmp_path / "a", factors(changed)))
+        assert (found.untied, found.added, found.unmatched) == (Tie(EMBEDDING, HEAD), {HEAD: EMBEDDING}, ())
+        apart = untied(config)
+        assert apart == {**config, **apart, "tie_word_embeddings": False}
+        assert apart.get("text_config", apart)["tie_word_embeddings"] is False
+
+    def test_a_stored_head_is_not_tied_where_the_config_does_not_say(self, tmp_path: Path) -> None:
+        shapes = {"model__embed_tokens__weight": (24, 16), "lm_head__weight": (24, 16)}
+        base = small_base(tmp_path / "base", {"model_type": "old"}, **shapes)
+        assert planned(base, save_adapter(tmp_path / "a", factors("lm_head"))).untied is None
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 3])
+def test_a_model_type_that_is_no_text_says_nothing(tmp_path: Path, kind: Any) -> None:
+    base = small_base(tmp_path / "base", {"model_type": kind}, m__weight=(16, 16))
+    match planned(base, save_adapter(tmp_path / "a", factors("m", rows=16))).changes["m.weight"]:
+        case LoraChange(transposed=transposed):
+            assert not transposed
 
 
 def test_a_damaged_config_of_the_base_is_refused(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def held(base: torch.Tensor, served: torch.Tensor, merged: torch.Tensor, update:
     found = Tally(is_targeted=True)
     for start in range(0, len(base), STEP):
         rows = slice(start, start + STEP)
-        found.add(Block(base[rows], merged[rows], change[rows]), served[rows])
+        found.add(Block(memoryview(b""), base[rows], merged[rows], change[rows]), served[rows])
     return found
 
 
@@ -159,6 +159,26 @@ def test_equal_nans_are_equal_bits() -> None:
     assert held(base, merged.clone(), merged, update).state() is State.IDENTICAL
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_on_both_sides_is_no_distance(value: float) -> None:
+    base, update, merged = setting(torch.bfloat16)
+    merged[0, 0] = value
+    served = merged.clone()
+    bits(served)[0, 1] += 1
+    found = held(base, served, merged, update)
+    assert found.max_abs == float((served[0, 1].float() - merged[0, 1].float()).abs())
+
+
+@pytest.mark.parametrize("distance", [2**24, 2**24 + 1, 2**25 - 1, 2**25, 2**28, 2**28 + 1])
+def test_far_distances_fall_into_the_right_power_of_two(distance: int) -> None:
+    """fp32 has distances that fp32 cannot count."""
+    merged = torch.ones(2, 2)
+    served = merged.clone()
+    bits(served)[1, 1] += distance
+    found = held(base=torch.zeros(2, 2), served=served, merged=merged)
+    assert (found.max_ulp, {key for key, count in found.histogram.items() if count}) == (distance, {bucket(distance)})
+
+
 @given(
     st.sampled_from([*DTYPES, torch.float64]),
     st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), min_size=1, max_size=8),
@@ -190,7 +210,7 @@ def test_a_tensor_that_is_not_targeted_is_the_base_or_altered() -> None:
     for served, state in ((base.clone(), State.UNTOUCHED), (other, State.ALTERED)):
         found = Tally(is_targeted=False)
         for row in range(ROWS):
-            found.add(Block(base[row], None, None), served[row])
+            found.add(Block(memoryview(b""), base[row], None, None), served[row])
         assert (found.state(), found.elements) == (state, base.numel())
 
 
@@ -201,3 +221,27 @@ def test_any_shape_is_held_whole(shape: tuple[int, ...]) -> None:
     merged = (base.float() + update).to(torch.bfloat16)
     found = held(base, merged, merged, update)
     assert (found.elements, found.differing, found.updated) == (base.numel(), 0, base.numel())
+
+
+def test_a_base_within_one_ulp_of_the_merge_is_not_taken_for_it() -> None:
+    base = torch.ones(ROWS, COLUMNS, dtype=torch.bfloat16)
+    update = torch.full((ROWS, COLUMNS), 2.0**-7)  # one ULP everywhere
+    merged = (base.float() + update).bfloat16()
+    almost_base = base.clone()
+    almost_base[0, 0] = merged[0, 0]
+    assert held(base, almost_base, merged, update).state() is State.DIFFERENT
+    almost_merged = merged.clone()
+    almost_merged[0, 0] = base[0, 0]
+    assert held(base, almost_merged, merged, update).state() is State.WITHIN_ULP
+
+
+def test_stochastic_rounding_of_an_update_that_nearest_rounding_loses_is_within_an_ulp() -> None:
+    base = torch.ones(200, 50, dtype=torch.bfloat16)
+    update = torch.full(base.shape, 2.0**-9)  # a quarter of an ULP
+    merged = (base.float() + update).bfloat16()
+    assert torch.equal(merged, base)
+    served = torch.where(torch.rand(base.shape) < 0.25, torch.tensor(1 + 2.0**-7), torch.tensor(1.0)).bfloat16()
+    assert held(base, served, merged, update).state() is State.WITHIN_ULP
+    touched = base.clone()
+    touched[0, 0] = 1 + 2.0**-7
+    assert held(base, touched, merged, update).state() is State.DIFFERENT

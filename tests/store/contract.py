@@ -161,7 +161,7 @@ class StoreContract:
         for record in (one, two, other):
             backend.store.put_record(record)
         assert backend.records() == {(each.subject, each.name): each.data for each in (one, two, other)}
-        found = backend.store.records(A)
+        found = backend.store.records(A, records.EXPORT)
         assert [each.name for each in found] == sorted((one.name, two.name))
         assert {each.digest: (each.kind, each.subject, each.predicate, each.data) for each in found} == {
             each.digest: (each.kind, each.subject, each.predicate, each.data) for each in (one, two)
@@ -178,7 +178,7 @@ class StoreContract:
         record = records.make(records.EXPORT, A, {"n": 1})
         backend.plant_record(A, record.name, record.data.replace(b"1", b"2"))
         with pytest.raises(IntegrityError) as caught:
-            backend.store.records(A)
+            backend.store.records(A, records.EXPORT)
         assert record.name in str(caught.value)
 
     def test_record_planted_by_another_program_is_read(self, backend: Backend) -> None:
@@ -198,10 +198,20 @@ class StoreContract:
         backend.store.put_record(bad)
         backend.damage_record(A, bad.name)
         told: list[RegistryError] = []
-        assert [each.digest for each in backend.store.records(A, told.append)] == [sound.digest]
+        assert [each.digest for each in backend.store.records(A, refused=told.append)] == [sound.digest]
         (error,) = told
         assert isinstance(error, IntegrityError)
         assert bad.name in str(error)
+
+    def test_records_of_other_kinds_are_not_looked_at(self, backend: Backend) -> None:
+        record = records.make(records.EXPORT, A, {"n": 1})
+        backend.store.put_record(record)
+        bad = records.make(records.COMPARISON, A, {"n": 1})
+        backend.store.put_record(bad)
+        backend.damage_record(A, bad.name)
+        assert [each.digest for each in backend.store.records(A, records.EXPORT)] == [record.digest]
+        with pytest.raises(IntegrityError, match=bad.name):
+            backend.store.records(A)
 
     def test_new_record_is_unsettled_until_it_is_settled(self, backend: Backend) -> None:
         store, record = backend.store, records.make(records.EXPORT, A, {"n": 1})

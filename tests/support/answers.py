@@ -31,8 +31,7 @@ def _alias_names(home: Path) -> set[str]:
     return {
         record.predicate["alias"]
         for subject in store.subjects()
-        for record in store.records(subject, lambda _: None)
-        if record.kind == "alias"
+        for record in store.records(subject, "alias", lambda _: None)
     }
 
 

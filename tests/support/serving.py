@@ -144,7 +144,7 @@ class Bench:
         keys = {f"base_model.model.{name}": tensor for name, tensor in factors.items()}
         self.adapter = save_adapter(root / "adapter", keys, **config)
 
-    def compare(self, *served: Path, recipe: str = "auto", workers: int = 2) -> Comparison:
+    def compare(self, *served: Path, recipe: str = "auto", workers: int = 2, **options: Any) -> Comparison:
         """Hold files or directories against base + adapter."""
         contents = read_adapter(self.adapter)
         paths = [str(path) for path in served]
@@ -156,6 +156,7 @@ class Bench:
                 recipe=recipe,
                 workers=workers,
                 all_b_zero=all(is_zero(pair.b.contiguous()) for pair in contents.lora.pairs),
+                **options,
             )
 
     def hold(self, served: State, **options: Any) -> EngineResult:
