@@ -209,7 +209,9 @@ class Registry:
 
         digest, index = self.resolve(reference), self._opened.mended()
         found = index.adapter(digest)
-        stated = [*read_seal(self._store, digest).exports, *self._store.records(digest, records.COMPARISON)]
+        stated = list(read_seal(self._store, digest).exports)
+        for kind in (records.COMPARISON, records.SCORE):
+            stated += self._store.records(digest, kind)
         if found is None or not {record.digest for record in stated} <= found.records:
             self._opened.note(f"the index lacked some of {digest.short}; `aorlta-reg reindex` finds what else it lacks")
             settle(self._store, index, stated)

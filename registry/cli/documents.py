@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from registry.cli.output import printable, size, table
-from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary
+from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary, ScoreRunSummary, Status
 
 if TYPE_CHECKING:
     from registry.operations.add import Added
@@ -52,11 +52,31 @@ def adapter_document(adapter: AdapterSummary) -> dict[str, Any]:
         "lora_alpha": adapter.lora_alpha,
         "use_rslora": adapter.use_rslora,
         "first_exported_at": adapter.first_exported_at,
+        "removed_at": adapter.removed_at,
         "same_tensors": [str(digest) for digest in adapter.same_tensors],
         "aliases": list(adapter.aliases),
         "exports": [_export_document(export) for export in adapter.exports],
         "verdict": adapter.verdict,
         "comparisons": [_comparison_document(each) for each in adapter.comparisons],
+        "scores": adapter.scores,
+        "score_runs": [score_run_document(each) for each in adapter.score_runs],
+    }
+
+
+def score_run_document(run: ScoreRunSummary) -> dict[str, Any]:
+    """One score run of `show --json` and `score list --json`."""
+    return {
+        "digest": str(run.adapter),
+        "name": run.name,
+        "status": run.status.value,
+        "reason": run.reason,
+        "scores": dict(run.scores),
+        "path": run.path,
+        "result_digest": str(run.result_digest),
+        "config_digest": run.config_digest and str(run.config_digest),
+        "scored_at": run.scored_at,
+        "scored_by": run.scored_by,
+        "record": str(run.record),
     }
 
 
@@ -70,6 +90,8 @@ def _export_document(export: ExportSummary) -> dict[str, Any]:
         "path": export.path,
         "reader": export.reader,
         "exported_at": export.exported_at,
+        "warm_start": export.warm_start and str(export.warm_start),
+        "resumed_from": export.resumed_from and str(export.resumed_from),
         "record": str(export.record),
     }
 
@@ -94,17 +116,23 @@ def adapter_text(adapter: AdapterSummary) -> str:
         ("lora", f"r {adapter.r}, alpha {adapter.lora_alpha}, scale {scale}"),
         ("size", f"{size(adapter.bytes)} in {adapter.modules} modules"),
     ]
+    if adapter.removed_at is not None:
+        rows.append(("removed", adapter.removed_at))
     for export in adapter.exports:
         base = f"{export.base} @ {export.base_revision}" if export.base_revision else export.base
         rows += [
             ("export", f"{export.exported_at} by the {export.reader} reader"),
             ("  run", f"{_or_none(export.run)}, iteration {_or_none(export.iteration)}"),
             ("  base", _or_none(base)),
+            *((("  start", f"adapter {export.warm_start}"),) if export.warm_start else ()),
+            *((("  resumed", f"checkpoint {export.resumed_from}"),) if export.resumed_from else ()),
             ("  checkpoint", export.checkpoint),
             ("  from", export.path),
         ]
     for comparison in adapter.comparisons:
         rows += _comparison_rows(comparison)
+    for run in adapter.score_runs:
+        rows += _score_run_rows(run)
     return "\n".join(f"{name:<12}  {printable(value)}" for name, value in rows)
 
 
@@ -124,6 +152,22 @@ def _comparison_rows(comparison: ComparisonSummary) -> list[tuple[str, object]]:
         left = f"{comparison.surviving:.2%} of it arrived, {comparison.rounded_away:.2%} of its elements rounded away"
         rows.append(("  update", left))
     return rows
+
+
+def _score_run_rows(run: ScoreRunSummary) -> list[tuple[str, object]]:
+    return [
+        ("score run", f"{_or_none(run.name)}, {run.scored_at}{stop_text(run)}"),
+        *(
+            ("  partial" if run.status is Status.STOPPED else "  score", f"{name} {value:g}")
+            for name, value in run.scores
+        ),
+        ("  from", run.path),
+    ]
+
+
+def stop_text(run: ScoreRunSummary) -> str:
+    """What is said beside a score run that stopped early."""
+    return f", stopped early: {run.reason or 'no reason stated'}" if run.status is Status.STOPPED else ""
 
 
 def adapters_text(adapters: list[AdapterSummary]) -> str:

@@ -18,6 +18,8 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 EXPORT = "export"
 COMPARISON = "comparison"
 ALIAS = "alias"
+SCORE = "score"
+REMOVAL = "removal"
 _TYPE = "urn:aorlta-reg:{kind}:v1"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from registry.core.comparison import Verdict, worst
 from registry.core.digest import Digest
@@ -10,7 +12,11 @@ from registry.core.digest import Digest
 
 @dataclass(frozen=True, slots=True)
 class ExportSummary:
-    """One export that gave the adapter."""
+    """One export that gave the adapter.
+
+    `warm_start` is the adapter that its run says it started from, by digest or tensor digest; `resumed_from` the
+    checkpoint.
+    """
 
     checkpoint: Digest
     run: str | None
@@ -21,6 +27,8 @@ class ExportSummary:
     reader: str
     exported_at: str
     record: Digest
+    warm_start: Digest | None = None
+    resumed_from: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +53,49 @@ class ComparisonSummary:
     record: Digest
 
 
+class Status(StrEnum):
+    """How a score run ended. The scores of one that stopped early are partial: they are never an adapter's scores."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRunSummary:
+    """One score run of an adapter.
+
+    Attributes:
+        adapter: what it used.
+        name: what it is called, if anything.
+        status: whether it completed.
+        reason: why it stopped early, as it says.
+        scores: metric to value, by name; partial ones where it stopped.
+        path: where its files were when it was added.
+        result_digest, config_digest: sha256 of its run_result.json and config.json.
+        scored_at, scored_by: when it was added, and by whom.
+        record: of it, in the store.
+    """
+
+    adapter: Digest
+    name: str | None
+    status: Status
+    reason: str | None
+    scores: tuple[tuple[str, float], ...]
+    path: str
+    result_digest: Digest
+    config_digest: Digest | None
+    scored_at: str
+    scored_by: str
+    record: Digest
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterSummary:
-    """One adapter with its exports and comparisons, oldest first. `same_tensors` names others with equal tensors."""
+    """One adapter with its exports, comparisons and score runs, oldest first.
+
+    `same_tensors` names others with equal tensors; `scores` are those that stand: of each metric, the newest from a
+    score run that completed. `removed_at` is when it was taken out of the store, None for what is there.
+    """
 
     digest: Digest
     tensor_digest: Digest
@@ -59,19 +107,41 @@ class AdapterSummary:
     first_exported_at: str
     exports: tuple[ExportSummary, ...]
     comparisons: tuple[ComparisonSummary, ...] = ()
+    score_runs: tuple[ScoreRunSummary, ...] = ()
     same_tensors: tuple[Digest, ...] = ()
     aliases: tuple[str, ...] = ()
+    removed_at: str | None = None
 
     @property
     def records(self) -> frozenset[Digest]:
-        """The records that this was derived from."""
-        return frozenset([each.record for each in self.exports] + [each.record for each in self.comparisons])
+        """The records that this was derived from, but for those of aliases and removals."""
+        stated: tuple[ExportSummary | ComparisonSummary | ScoreRunSummary, ...]
+        stated = (*self.exports, *self.comparisons, *self.score_runs)
+        return frozenset(each.record for each in stated)
 
     @property
     def verdict(self) -> Verdict | None:
         """The gravest verdict over all evidence, each engine's served weights with their newest one."""
-        newest = {(each.engine, each.served_digest): each.verdict for each in self.comparisons}
-        return worst(newest.values()) if newest else None
+        return standing_verdict((each.engine, each.served_digest.hex, each.verdict) for each in self.comparisons)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Of each metric, the newest value from a score run that completed; by name."""
+        found: dict[str, float] = {}
+        for run in self.score_runs:
+            if run.status is Status.COMPLETED:
+                found.update(run.scores)
+        return dict(sorted(found.items()))
+
+
+def standing_verdict(compared: Iterable[tuple[str, str, Verdict]]) -> Verdict | None:
+    """The gravest verdict over engines and what they were served (a digest), each with its newest one.
+
+    Args:
+        compared: engine, served digest, verdict; oldest first.
+    """
+    newest = {(engine, served): verdict for engine, served, verdict in compared}
+    return worst(newest.values()) if newest else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import Connection, Select, func, select
 
 from registry.core.alias import AliasMove
-from registry.core.comparison import Verdict
 from registry.core.digest import Digest
-from registry.core.model import number
 from registry.core.refs import AliasName, RunIteration
-from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary
-from registry.index.schema import adapters, alias_moves, checkpoints, comparisons, exports, runs
+from registry.core.summary import AdapterSummary
+from registry.index.schema import STALE, adapters, alias_moves, exports, marks, runs
+from registry.index.summaries import summaries
 
 
 def is_empty(connection: Connection) -> bool:
@@ -21,16 +19,22 @@ def is_empty(connection: Connection) -> bool:
     return connection.execute(select(func.max(adapters.c.id))).scalar_one() is None
 
 
+def is_stale(connection: Connection) -> bool:
+    """Whether rows came from an older schema, which did not keep all that today's tell."""
+    return connection.execute(select(marks.c.name).where(marks.c.name == STALE)).first() is not None
+
+
 def adapter(connection: Connection, digest: Digest) -> AdapterSummary | None:
     """One adapter, or None if it is not known."""
     row = connection.execute(select(adapters).where(adapters.c.digest == digest.hex)).one_or_none()
-    return None if row is None else _summaries(connection, [row])[0]
+    return None if row is None else summaries(connection, [row])[0]
 
 
 def newest(connection: Connection, limit: int) -> list[AdapterSummary]:
     """The adapters that were exported last, newest first."""
-    query = select(adapters).order_by(adapters.c.first_exported_at.desc(), adapters.c.digest.desc()).limit(limit)
-    return _summaries(connection, connection.execute(query).all())
+    there = select(adapters).where(adapters.c.removed_at.is_(None))
+    query = there.order_by(adapters.c.first_exported_at.desc(), adapters.c.digest.desc()).limit(limit)
+    return summaries(connection, connection.execute(query).all())
 
 
 def exported(connection: Connection, of: RunIteration, limit: int) -> list[Digest]:
@@ -83,81 +87,3 @@ def _moves(connection: Connection, query: Select[Any]) -> list[AliasMove]:
         )
         for row in connection.execute(query)
     ]
-
-
-def _summaries(connection: Connection, rows: Iterable[Row[Any]]) -> list[AdapterSummary]:
-    rows = list(rows)
-    by_adapter: dict[int, list[ExportSummary]] = {row.id: [] for row in rows}
-    query = (
-        select(exports, checkpoints.c.digest.label("checkpoint"), runs.c.name.label("run"))
-        .join(checkpoints, exports.c.checkpoint_id == checkpoints.c.id)
-        .outerjoin(runs, exports.c.run_id == runs.c.id)
-        .where(exports.c.adapter_id.in_(by_adapter))
-        .order_by(exports.c.exported_at, exports.c.record)
-    )
-    for row in connection.execute(query):
-        by_adapter[row.adapter_id].append(_export(row))
-    compared: dict[int, list[ComparisonSummary]] = {row.id: [] for row in rows}
-    found = select(comparisons).where(comparisons.c.adapter_id.in_(compared))
-    order = (comparisons.c.compared_at, comparisons.c.record, comparisons.c.engine)
-    for row in connection.execute(found.order_by(*order)):
-        compared[row.adapter_id].append(_comparison(row))
-    named: dict[str, list[str]] = {row.digest: [] for row in rows}
-    standing = select(alias_moves).where(alias_moves.c.after.in_(named), alias_moves.c.stands)
-    for row in connection.execute(standing.order_by(alias_moves.c.folded)):
-        named[row.after].append(row.name)
-    equal: dict[str, list[str]] = {}
-    twins = select(adapters.c.tensor_digest, adapters.c.digest).where(
-        adapters.c.tensor_digest.in_({row.tensor_digest for row in rows})
-    )
-    for tensors, digest in connection.execute(twins.order_by(adapters.c.digest)):
-        equal.setdefault(tensors, []).append(digest)
-    return [
-        AdapterSummary(
-            digest=Digest(row.digest),
-            tensor_digest=Digest(row.tensor_digest),
-            bytes=row.bytes,
-            modules=row.modules,
-            r=row.r,
-            lora_alpha=number(row.lora_alpha) or 0,
-            use_rslora=row.use_rslora,
-            first_exported_at=row.first_exported_at,
-            exports=tuple(by_adapter[row.id]),
-            comparisons=tuple(compared[row.id]),
-            same_tensors=tuple(Digest(other) for other in equal[row.tensor_digest] if other != row.digest),
-            aliases=tuple(named[row.digest]),
-        )
-        for row in rows
-    ]
-
-
-def _export(row: Row[Any]) -> ExportSummary:
-    return ExportSummary(
-        checkpoint=Digest(row.checkpoint),
-        run=row.run,
-        iteration=row.iteration,
-        base=row.base_name,
-        base_revision=row.base_revision,
-        path=row.path,
-        reader=row.reader,
-        exported_at=row.exported_at,
-        record=Digest(row.record),
-    )
-
-
-def _comparison(row: Row[Any]) -> ComparisonSummary:
-    return ComparisonSummary(
-        engine=row.engine,
-        verdict=Verdict(row.verdict),
-        recipe=row.recipe,
-        rounding=row.rounding,
-        device=row.device,
-        threads=row.threads,
-        torch=row.torch,
-        base_digest=Digest(row.base_digest),
-        served_digest=Digest(row.served_digest),
-        surviving=row.surviving,
-        rounded_away=row.rounded_away,
-        compared_at=row.compared_at,
-        record=Digest(row.record),
-    )

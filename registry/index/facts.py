@@ -14,6 +14,7 @@ from registry.core.errors import InvalidReference, MalformedFile, Refused, shown
 from registry.core.model import WEIGHTS, number
 from registry.core.records import Record
 from registry.core.refs import alias_name
+from registry.core.summary import Status
 
 Row = dict[str, Any]
 _BEYOND_INT64 = 2**63
@@ -45,6 +46,8 @@ def export(record: Record) -> Row:
         "base_name": says.optional(_text, "base", "name"),
         "base_revision": says.optional(_text, "base", "revision"),
         "exported_at": says.text("exported_at"),
+        "warm_start": says.optional(_hex, "run", "warm_start"),
+        "resumed_from": says.optional(_hex, "run", "resumed_from"),
     }
 
 
@@ -88,6 +91,36 @@ def alias_move(record: Record) -> Row:
         "after": says.optional(_hex, "to"),
         "moved_at": says.text("moved_at"),
         "moved_by": says.text("moved_by"),
+    }
+
+
+def score_run(record: Record) -> Row:
+    """One score run; `scores` are metric to value."""
+    says = _Says(record)
+    return {
+        "record": record.digest.hex,
+        "digest": record.subject.hex,
+        "name": says.optional(_text, "score_run", "name"),
+        "status": says.the(_status, "status"),
+        "reason": says.optional(_text, "stop", "reason"),
+        "result_digest": says.digest("score_run", "result", "sha256"),
+        "config_digest": says.optional(_hex, "score_run", "config", "sha256"),
+        "path": says.text("score_run", "path"),
+        "scored_at": says.text("scored_at"),
+        "scored_by": says.text("scored_by"),
+        "scores": says.the(_scores, "scores"),
+    }
+
+
+def removal(record: Record) -> Row:
+    """One removal of an adapter from the store."""
+    says = _Says(record)
+    return {
+        "record": record.digest.hex,
+        "digest": record.subject.hex,
+        "removed_at": says.text("removed_at"),
+        "removed_by": says.text("removed_by"),
+        "reason": says.optional(_text, "reason"),
     }
 
 
@@ -182,6 +215,16 @@ def _hex(value: Any) -> str:
 
 def _verdict(value: Any) -> str:
     return Verdict(value).value
+
+
+def _status(value: Any) -> str:
+    return Status(value).value
+
+
+def _scores(value: Any) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return {name: float(_number(each)) for name, each in value.items()}
 
 
 def _name(value: Any) -> str:

@@ -47,6 +47,13 @@ class Index:
         with self._database.reading() as connection:
             return answers.is_empty(connection)
 
+    def is_stale(self) -> bool:
+        """Whether its rows came from an older schema, so that some facts are missing until it is rebuilt."""
+        if not self._database.exists():
+            return False
+        with self._database.reading() as connection:
+            return answers.is_stale(connection)
+
     def add(self, new: Iterable[Record]) -> None:
         """Derive rows from records. A record that is there already changes nothing.
 

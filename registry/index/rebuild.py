@@ -11,7 +11,19 @@ from sqlalchemy import Connection, FromClause, Select, column, delete, except_, 
 from registry.core.errors import MalformedFile
 from registry.core.records import Record
 from registry.core.summary import IndexChange
-from registry.index.schema import adapters, alias_moves, checkpoints, comparisons, exports, metadata, runs
+from registry.index.schema import (
+    adapters,
+    alias_moves,
+    checkpoints,
+    comparisons,
+    exports,
+    metadata,
+    metrics,
+    removals,
+    runs,
+    score_runs,
+    scores,
+)
 from registry.index.writing import Rows
 
 _BATCH = 2000  # records
@@ -21,7 +33,7 @@ def _all_but(of: FromClause, *names: str) -> list[Any]:
     return [each for each in of.c if each.name not in names]
 
 
-_IDS = ("id", "adapter_id", "checkpoint_id", "run_id")
+_IDS = ("id", "adapter_id", "checkpoint_id", "run_id", "score_run_id", "metric_id")
 _FACTS: dict[str, tuple[Select[Any], int]] = {  # what the rows of a kind say, and how many columns in front are the key
     "adapters": (select(*_all_but(adapters, "id")), 1),
     "exports": (
@@ -47,6 +59,20 @@ _FACTS: dict[str, tuple[Select[Any], int]] = {  # what the rows of a kind say, a
         2,
     ),
     "alias moves": (select(*_all_but(alias_moves, "id")), 1),
+    "score runs": (
+        select(*_all_but(score_runs, *_IDS), adapters.c.digest.label("adapter")).join_from(score_runs, adapters),
+        1,
+    ),
+    "scores": (
+        select(score_runs.c.record, metrics.c.name, *_all_but(scores, *_IDS))
+        .join_from(scores, score_runs, scores.c.score_run_id == score_runs.c.id)
+        .join(metrics, scores.c.metric_id == metrics.c.id),
+        2,
+    ),
+    "removals": (
+        select(*_all_but(removals, *_IDS), adapters.c.digest.label("adapter")).join_from(removals, adapters),
+        1,
+    ),
 }
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest revision under `migrations/`; compared without loading Alembic."""
 
 _HEX = String(64)
@@ -43,8 +43,10 @@ adapters = Table(
     Column("lora_alpha", Float, nullable=False),
     Column("use_rslora", Boolean, nullable=False),
     Column("first_exported_at", String(32), nullable=False),
+    Column("verdict", String(16)),  # the gravest of what is known of its served weights
+    Column("removed_at", String(32)),  # null for what is there
     CheckConstraint("lora_alpha <> 0", name="lora_alpha_not_zero"),
-    Index(None, "first_exported_at", "digest"),
+    Index(None, "removed_at", "first_exported_at", "digest"),
 )
 
 checkpoints = Table(
@@ -76,7 +78,10 @@ exports = Table(
     Column("path", String, nullable=False),
     Column("reader", String, nullable=False),
     Column("exported_at", String(32), nullable=False),
+    Column("warm_start", _HEX, index=True),  # what the run says it started from: digests, known here or not
+    Column("resumed_from", _HEX, index=True),
     Index(None, "run_id", "iteration"),
+    Index(None, "iteration"),
 )
 
 comparisons = Table(
@@ -117,3 +122,81 @@ alias_moves = Table(
     Index(None, "stands", "folded"),
     Index(None, "after", "stands"),
 )
+
+score_runs = Table(
+    "score_runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("record", _HEX, nullable=False, unique=True),
+    Column("adapter_id", ForeignKey("adapters.id"), nullable=False, index=True),
+    Column("name", String),
+    Column("status", String(16), nullable=False),
+    Column("reason", String),  # why it stopped
+    Column("result_digest", _HEX, nullable=False),
+    Column("config_digest", _HEX),
+    Column("path", String, nullable=False),
+    Column("scored_at", String(32), nullable=False),
+    Column("scored_by", String, nullable=False),
+    Index(None, "scored_at", "record"),
+)
+
+metrics = Table(
+    "metrics",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", String, nullable=False, unique=True),
+)
+
+scores = Table(
+    "scores",
+    metadata,
+    Column("score_run_id", ForeignKey("score_runs.id"), primary_key=True),
+    Column("metric_id", ForeignKey("metrics.id"), primary_key=True),
+    Column("adapter_id", ForeignKey("adapters.id"), nullable=False),
+    Column("value", Float, nullable=False),
+    Column("stands", Boolean, nullable=False),  # the newest of this metric, of the adapter's runs that completed
+    Index(None, "metric_id", "stands", "value", "adapter_id"),
+    Index(None, "adapter_id", "metric_id"),
+    sqlite_with_rowid=False,
+)
+
+removals = Table(
+    "removals",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("record", _HEX, nullable=False, unique=True),
+    Column("adapter_id", ForeignKey("adapters.id"), nullable=False, index=True),
+    Column("removed_at", String(32), nullable=False),
+    Column("removed_by", String, nullable=False),
+    Column("reason", String),
+)
+
+# Few adapters differ in these facts, and any of them may be asked for with any other: so every combination that occurs
+# is a row, and the adapters that have it are listed by time. A search reads the lists of the combinations that match.
+facets = Table(
+    "facets",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("base_name", String, nullable=False),  # empty for none
+    Column("r", Integer, nullable=False),
+    Column("lora_alpha", Float, nullable=False),
+    Column("use_rslora", Boolean, nullable=False),
+    Column("verdict", String(16), nullable=False),  # empty for none
+    UniqueConstraint("base_name", "r", "lora_alpha", "use_rslora", "verdict"),
+)
+
+faceted = Table(
+    "faceted",
+    metadata,
+    Column("facet_id", ForeignKey("facets.id"), primary_key=True),
+    Column("first_exported_at", String(32), primary_key=True),
+    Column("adapter_id", ForeignKey("adapters.id"), primary_key=True),
+    Index(None, "adapter_id"),
+    sqlite_with_rowid=False,
+)
+
+marks = Table("marks", metadata, Column("name", String(16), primary_key=True))
+"""What is to be known of the index as a whole."""
+
+STALE = "stale"
+"""The mark of an index that came from an older schema, whose rows lack what it did not keep."""

@@ -24,7 +24,7 @@ _GIVEN_UP_AFTER = dt.timedelta(days=7)
 
 
 def mend(store: Store, index: Index, now: str, note: Note) -> None:
-    """Bring the index up to the store. The store is not walked, unless the index is empty.
+    """Bring the index up to the store. The store is not walked, unless the index is empty or of an older schema.
 
     Args:
         store: the truth.
@@ -33,11 +33,13 @@ def mend(store: Store, index: Index, now: str, note: Note) -> None:
         note: told, in a sentence, what a person should know.
 
     Raises:
-        IndexMissing: the index is empty, and the store has too much to be read in passing.
+        IndexMissing: the index is empty or of an older schema, and the store has too much to be read in passing.
         StorageError: the index cannot be read; IndexDamaged and IndexVersion among them.
     """
     if index.is_empty() and _holds_unannounced(store) and index.is_empty():  # or it has just been written
-        _make_anew(store, index, note)
+        _make_anew(store, index, note, "missing")
+    elif index.is_stale():
+        _make_anew(store, index, note, "made by an older version")
     for record in store.unsettled(lambda error: note(f"the index lacks a record: {error}")):
         try:
             _finish(store, index, record, now)
@@ -69,13 +71,13 @@ def _holds_unannounced(store: Store) -> bool:
     return False
 
 
-def _make_anew(store: Store, index: Index, note: Note) -> None:
+def _make_anew(store: Store, index: Index, note: Note, why: str) -> None:
     count = 0
     for subject in store.subjects():
         count += len(store.records(subject, refused=lambda _: None))
         if count > FEW:
-            raise IndexMissing("the index is missing, and the store is not empty", hint="Run `aorlta-reg reindex`")
+            raise IndexMissing(f"the index is {why}, and the store is not empty", hint="Run `aorlta-reg reindex`")
     done = reindex(store, index)
-    note(f"the index was missing: made anew from {sum(done.records.values())} records")
+    note(f"the index was {why}: made anew from {sum(done.records.values())} records")
     for error in done.damaged:
         note(f"the index lacks a record: {error}")

@@ -22,6 +22,8 @@ from registry.store import Store
 if TYPE_CHECKING:
     from registry.index import Index
 
+_OF_KNOWN_ADAPTERS = (records.COMPARISON, records.SCORE, records.REMOVAL)
+"""Kinds whose rows hang on an adapter's; an alias outlives its adapter."""
 _PLACES = 1 << 16  # digests are spread evenly: how far one is among all says how much is done
 
 
@@ -108,7 +110,7 @@ def _known_of(store: Store, subject: Digest, damaged: list[RegistryError]) -> It
         exports = _lost_exports(store, subject, damaged)
     yield from exports
     for record in found:
-        if record.kind == records.COMPARISON and not exports:
+        if record.kind in _OF_KNOWN_ADAPTERS and not exports:
             damaged.append(IntegrityError("is about an adapter of which no export is recorded", path=record.path))
         elif record.kind != records.EXPORT:
             yield record

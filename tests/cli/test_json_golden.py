@@ -35,6 +35,7 @@ PLAIN_DOCUMENT = {
     "lora_alpha": 8,
     "use_rslora": False,
     "first_exported_at": "<time>",
+    "removed_at": None,
     "same_tensors": [STRONG],
     "aliases": [],
     "exports": [
@@ -47,11 +48,15 @@ PLAIN_DOCUMENT = {
             "path": "<root>/run/ckpt/iter-3/trainer.pt",
             "reader": "aorlta",
             "exported_at": "<time>",
+            "warm_start": None,
+            "resumed_from": None,
             "record": "<sha256>",
         }
     ],
     "verdict": None,
     "comparisons": [],
+    "scores": {},
+    "score_runs": [],
 }
 STRONG_DOCUMENT = {
     "digest": STRONG,
@@ -62,6 +67,7 @@ STRONG_DOCUMENT = {
     "lora_alpha": 16.5,
     "use_rslora": False,
     "first_exported_at": "<time>",
+    "removed_at": None,
     "same_tensors": [PLAIN],
     "aliases": [],
     "exports": [
@@ -74,11 +80,15 @@ STRONG_DOCUMENT = {
             "path": "<root>/other/ckpt/iter-3/trainer.pt",
             "reader": "aorlta",
             "exported_at": "<time>",
+            "warm_start": None,
+            "resumed_from": None,
             "record": "<sha256>",
         }
     ],
     "verdict": None,
     "comparisons": [],
+    "scores": {},
+    "score_runs": [],
 }
 
 

@@ -43,6 +43,9 @@ def test_reindex_tells_what_differed_and_how_fast_it_was(mine: Shelf) -> None:
         ["exports", "1", "1", "0", "0"],
         ["comparisons", "0", "0", "0", "0"],
         ["alias", "moves", "0", "0", "0", "0"],
+        ["score", "runs", "0", "0", "0", "0"],
+        ["scores", "0", "0", "0", "0"],
+        ["removals", "0", "0", "0", "0"],
     ]
     assert re.fullmatch(r"1 records in \d+\.\d\d s: \d+ records/s\n", done.err)
     document = json.loads(mine.cli.ok("reindex", "--json"))
@@ -55,6 +58,9 @@ def test_reindex_tells_what_differed_and_how_fast_it_was(mine: Shelf) -> None:
             "exports": {**SOUND, "rows": 1},
             "comparisons": SOUND,
             "alias_moves": SOUND,
+            "score_runs": SOUND,
+            "scores": SOUND,
+            "removals": SOUND,
         },
         "damaged": [],
         "set_aside": None,

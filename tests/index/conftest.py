@@ -82,6 +82,46 @@ def moved() -> Callable[..., Record]:
 
 
 @pytest.fixture
+def scored() -> Callable[..., Record]:
+    """Makes the record of a score run: metrics by name."""
+
+    def scored(adapter: str = "adapter", *, at: int = 1, status: str = "completed", **metrics: float) -> Record:
+        facts = {
+            "format": 1,
+            "score_run": {
+                "name": "eval",
+                "path": "/runs/eval",
+                "result": {"sha256": digest_of(f"result {at}").hex, "bytes": 10},
+                "config": None,
+            },
+            "status": status,
+            "stop": {"reason": "out of time"} if status == "stopped" else None,
+            "scores": metrics,
+            "scored_at": f"2026-04-{at:02}T00:00:00.000000Z",
+            "scored_by": "someone@somewhere",
+        }
+        return records.make(records.SCORE, digest_of(adapter), facts)
+
+    return scored
+
+
+@pytest.fixture
+def removed() -> Callable[..., Record]:
+    """Makes the record of a removal."""
+
+    def removed(adapter: str = "adapter", *, at: str = "2026-05-01", reason: str | None = None) -> Record:
+        facts = {
+            "format": 1,
+            "reason": reason,
+            "removed_at": f"{at}T00:00:00.000000Z",
+            "removed_by": "someone@somewhere",
+        }
+        return records.make(records.REMOVAL, digest_of(adapter), facts)
+
+    return removed
+
+
+@pytest.fixture
 def exported(predicate: dict[str, Any]) -> Callable[..., Record]:
     """Makes the record of an export. What is not said is as in the first one."""
 

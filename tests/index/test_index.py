@@ -23,6 +23,7 @@ from tests.support.values import digest_of
 Export = Callable[..., Record]
 Compared = Callable[..., Record]
 Moved = Callable[..., Record]
+Scored = Callable[..., Record]
 
 
 def rows(database: Path) -> dict[str, int]:
@@ -97,7 +98,7 @@ def test_two_exports_of_one_adapter_share_its_row_and_are_listed_oldest_first(
 
 
 def test_records_of_other_kinds_are_left_alone(index: Index, exported: Export) -> None:
-    index.add([dataclasses.replace(exported(), kind="score")])
+    index.add([dataclasses.replace(exported(), kind="other")])
     assert index.newest(10) == []
 
 
@@ -155,12 +156,39 @@ def test_every_statement_is_answered_from_an_index(
         ]
     connection.close()
     scans = {step for step in steps if step.startswith("SCAN") and step != "SCAN sqlite_master"}
-    assert scans == {"SCAN adapters USING INDEX ix_adapters_first_exported_at_digest"}
+    assert scans == set()
     assert not any("TEMP B-TREE FOR ORDER BY" in step for step in steps if "adapters" in step or "alias" in step)
     assert "SEARCH alias_moves USING INDEX ix_alias_moves_stands_folded (stands=?)" in steps
     assert "SEARCH exports USING INDEX ix_exports_run_id_iteration (run_id=? AND iteration=?)" in steps
     assert "SEARCH comparisons USING INDEX ix_comparisons_adapter_id (adapter_id=?)" in steps
     assert "SEARCH exports USING INDEX ix_exports_adapter_id (adapter_id=?)" in steps
+
+
+def test_removed_adapters_are_not_listed_and_what_is_known_of_them_stays(
+    index: Index, exported: Export, removed: Callable[..., Record]
+) -> None:
+    index.add([exported("a", at=1), exported("b", at=2), removed("b")])
+    assert [each.digest for each in index.newest(9)] == [digest_of("a")]
+    assert found(index, "b").removed_at == "2026-05-01T00:00:00.000000Z"
+    index.add([exported("b", at=2, checkpoint="late")])  # an export before the removal changes nothing
+    assert found(index, "b").removed_at is not None
+    again = exported("b", at=2, checkpoint="again")
+    index.add([records.make(records.EXPORT, again.subject, again.predicate | {"exported_at": "2026-06"})])
+    assert found(index, "b").removed_at is None
+    assert [each.digest for each in index.newest(9)] == [digest_of("b"), digest_of("a")]
+
+
+def test_scores_that_stand_are_the_newest_of_runs_that_completed(
+    index: Index, exported: Export, scored: Scored
+) -> None:
+    index.add([exported("a"), scored("a", at=3, status="stopped", accuracy=0.9)])
+    assert found(index, "a").scores == {}
+    index.add([scored("a", at=2, accuracy=0.5), scored("a", at=1, accuracy=0.75, loss=2)])
+    assert found(index, "a").scores == {"accuracy": 0.5, "loss": 2}
+    first, second, third = found(index, "a").score_runs
+    assert (first.scores, first.status, first.reason) == ((("accuracy", 0.75), ("loss", 2)), "completed", None)
+    assert (second.name, second.path, second.adapter) == ("eval", "/runs/eval", digest_of("a"))
+    assert (third.status, third.reason, third.scores) == ("stopped", "out of time", (("accuracy", 0.9),))
 
 
 def test_a_file_that_is_no_database_is_a_storage_error_and_left_alone(index: Index, database: Path) -> None:

@@ -20,7 +20,7 @@ NONE = (0, 0, 0)
 
 
 @pytest.fixture
-def everything(exported: Make, compared: Make, moved: Make) -> list[Record]:
+def everything(exported: Make, compared: Make, moved: Make, scored: Make, removed: Make) -> list[Record]:
     return [
         exported("a", at=1, id="r1", iteration=3),
         exported("a", at=2, id="r2", iteration=None, checkpoint="other"),
@@ -28,7 +28,23 @@ def everything(exported: Make, compared: Make, moved: Make) -> list[Record]:
         compared("a", rounding="nearest", one="identical", two="partial"),
         moved("best", 1, after="a"),
         moved("best", 2, "a", "b"),
+        scored("a", at=1, accuracy=0.25, loss=3),
+        scored("a", at=2, accuracy=0.5),
+        exported("gone", at=4, id="r1", iteration=4),
+        removed("gone"),
     ]
+
+
+KINDS = {
+    "adapters": 3,
+    "exports": 4,
+    "comparisons": 2,
+    "alias moves": 2,
+    "score runs": 2,
+    "scores": 3,
+    "removals": 1,
+}
+"""How many rows of each kind these records make."""
 
 
 def refuse(_record: Record, error: RegistryError) -> None:
@@ -54,13 +70,8 @@ def test_rebuilding_what_is_right_changes_nothing(index: Index, everything: list
     index.add(everything)
     before = state(index)
     changes = index.rebuild(everything, refuse)
-    assert differences(changes) == {"adapters": NONE, "exports": NONE, "comparisons": NONE, "alias moves": NONE}
-    assert {each.kind: each.rows for each in changes} == {
-        "adapters": 2,
-        "exports": 3,
-        "comparisons": 2,
-        "alias moves": 2,
-    }
+    assert differences(changes) == dict.fromkeys(KINDS, NONE)
+    assert {each.kind: each.rows for each in changes} == KINDS
     assert state(index) == before
 
 
@@ -68,12 +79,7 @@ def test_rebuilding_an_empty_index_adds_everything(index: Index, everything: lis
     other = Index(Database(str(database.with_name("other.sqlite"))))
     other.add(everything)
     changes = index.rebuild(iter(everything), refuse)
-    assert differences(changes) == {
-        "adapters": (2, 0, 0),
-        "exports": (3, 0, 0),
-        "comparisons": (2, 0, 0),
-        "alias moves": (2, 0, 0),
-    }
+    assert differences(changes) == {kind: (rows, 0, 0) for kind, rows in KINDS.items()}
     assert state(index) == state(other)
 
 
@@ -81,17 +87,25 @@ def test_rebuilding_an_empty_index_adds_everything(index: Index, everything: lis
     ("statements", "kind", "difference"),
     [
         (["DELETE FROM exports WHERE run_id IS NULL"], "exports", (1, 0, 0)),
-        (["UPDATE runs SET name = 'other' WHERE name = 'r1'"], "exports", (0, 0, 1)),
-        (["UPDATE checkpoints SET bytes = bytes + 1"], "exports", (0, 0, 3)),
+        (["UPDATE runs SET name = 'other' WHERE name = 'r1'"], "exports", (0, 0, 2)),
+        (["UPDATE checkpoints SET bytes = bytes + 1"], "exports", (0, 0, 4)),
         (["UPDATE exports SET iteration = 4 WHERE iteration = 3"], "exports", (0, 0, 2)),
-        (["UPDATE exports SET base_revision = NULL"], "exports", (0, 0, 3)),
-        (["UPDATE exports SET record = replace(record, 'a', 'b')"], "exports", (3, 3, 0)),
-        (["UPDATE adapters SET lora_alpha = 9"], "adapters", (0, 0, 2)),
-        (["UPDATE adapters SET first_exported_at = '2020'"], "adapters", (0, 0, 2)),
+        (["UPDATE exports SET base_revision = NULL"], "exports", (0, 0, 4)),
+        (["UPDATE exports SET record = replace(record, 'a', 'b')"], "exports", (4, 4, 0)),
+        (["UPDATE adapters SET lora_alpha = 9"], "adapters", (0, 0, 3)),
+        (["UPDATE adapters SET first_exported_at = '2020'"], "adapters", (0, 0, 3)),
         (["UPDATE comparisons SET verdict = 'identical'"], "comparisons", (0, 0, 1)),
         (["DELETE FROM comparisons WHERE engine = 'one'"], "comparisons", (1, 0, 0)),
         (["UPDATE alias_moves SET stands = 1"], "alias moves", (0, 0, 1)),
         (["DELETE FROM alias_moves"], "alias moves", (2, 0, 0)),
+        (["UPDATE exports SET warm_start = NULL, resumed_from = 'x' WHERE run_id IS NULL"], "exports", (0, 0, 1)),
+        (["UPDATE adapters SET verdict = NULL"], "adapters", (0, 0, 1)),
+        (["UPDATE adapters SET removed_at = NULL"], "adapters", (0, 0, 1)),
+        (["UPDATE score_runs SET status = 'stopped'"], "score runs", (0, 0, 2)),
+        (["UPDATE scores SET stands = 1"], "scores", (0, 0, 1)),
+        (["DELETE FROM scores WHERE value = 3"], "scores", (1, 0, 0)),
+        (["UPDATE metrics SET name = 'other' WHERE name = 'loss'"], "scores", (1, 1, 0)),
+        (["DELETE FROM removals"], "removals", (1, 0, 0)),
     ],
 )
 def test_what_differed_is_counted_by_kind_and_mended(
@@ -114,12 +128,9 @@ def test_what_differed_is_counted_by_kind_and_mended(
 def test_rows_that_no_record_states_go(index: Index, everything: list[Record]) -> None:
     index.add(everything)
     found = differences(index.rebuild(everything[:1], refuse))
-    assert found == {
-        "adapters": (0, 1, 0),
-        "exports": (0, 2, 0),
-        "comparisons": (0, 2, 0),
-        "alias moves": (0, 2, 0),
-    }
+    changed = found.pop("adapters")
+    assert changed == (0, 2, 1)  # without its comparison, the one that stays has no verdict
+    assert found == {kind: (0, rows - (kind == "exports"), 0) for kind, rows in KINDS.items() if kind != "adapters"}
     assert [each.digest for each in index.newest(9)] == [digest_of("a")]
     assert index.aliases() == []
 

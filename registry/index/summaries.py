@@ -1,0 +1,163 @@
+"""The core's values from rows: everything that is known about some adapters, in as many queries as there are kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from registry.core.comparison import Verdict
+from registry.core.digest import Digest
+from registry.core.model import number
+from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary, ScoreRunSummary, Status
+from registry.index.schema import (
+    adapters,
+    alias_moves,
+    checkpoints,
+    comparisons,
+    exports,
+    metrics,
+    runs,
+    score_runs,
+    scores,
+)
+
+
+def summaries(connection: Connection, rows: Iterable[Row[Any]]) -> list[AdapterSummary]:
+    """What is known about the adapters of these rows of `adapters`, in their order."""
+    rows = list(rows)
+    ids = [row.id for row in rows]
+    by_adapter = _exports(connection, ids)
+    compared = _comparisons(connection, ids)
+    scored = _score_runs(connection, ids)
+    named = _aliases(connection, [row.digest for row in rows])
+    equal = _equal_tensors(connection, {row.tensor_digest for row in rows})
+    return [
+        AdapterSummary(
+            digest=Digest(row.digest),
+            tensor_digest=Digest(row.tensor_digest),
+            bytes=row.bytes,
+            modules=row.modules,
+            r=row.r,
+            lora_alpha=number(row.lora_alpha) or 0,
+            use_rslora=row.use_rslora,
+            first_exported_at=row.first_exported_at,
+            exports=tuple(by_adapter[row.id]),
+            comparisons=tuple(compared[row.id]),
+            score_runs=tuple(scored[row.id]),
+            same_tensors=tuple(Digest(other) for other in equal[row.tensor_digest] if other != row.digest),
+            aliases=tuple(named[row.digest]),
+            removed_at=row.removed_at,
+        )
+        for row in rows
+    ]
+
+
+def score_run_summaries(connection: Connection, rows: Iterable[Row[Any]]) -> list[ScoreRunSummary]:
+    """The score runs of these rows of `score_runs` with the adapter's digest as `adapter`, in their order."""
+    rows = list(rows)
+    values: dict[int, list[tuple[str, float]]] = {row.id: [] for row in rows}
+    query = select(scores.c.score_run_id, metrics.c.name, scores.c.value).join_from(scores, metrics)
+    for score_run, name, value in connection.execute(
+        query.where(scores.c.score_run_id.in_(values)).order_by(metrics.c.name)
+    ):
+        values[score_run].append((name, value))
+    return [
+        ScoreRunSummary(
+            adapter=Digest(row.adapter),
+            name=row.name,
+            status=Status(row.status),
+            reason=row.reason,
+            scores=tuple(values[row.id]),
+            path=row.path,
+            result_digest=Digest(row.result_digest),
+            config_digest=row.config_digest and Digest(row.config_digest),
+            scored_at=row.scored_at,
+            scored_by=row.scored_by,
+            record=Digest(row.record),
+        )
+        for row in rows
+    ]
+
+
+def _exports(connection: Connection, ids: list[int]) -> dict[int, list[ExportSummary]]:
+    found: dict[int, list[ExportSummary]] = {each: [] for each in ids}
+    query = (
+        select(exports, checkpoints.c.digest.label("checkpoint"), runs.c.name.label("run"))
+        .join(checkpoints, exports.c.checkpoint_id == checkpoints.c.id)
+        .outerjoin(runs, exports.c.run_id == runs.c.id)
+        .where(exports.c.adapter_id.in_(ids))
+        .order_by(exports.c.exported_at, exports.c.record)
+    )
+    for row in connection.execute(query):
+        summary = ExportSummary(
+            checkpoint=Digest(row.checkpoint),
+            run=row.run,
+            iteration=row.iteration,
+            base=row.base_name,
+            base_revision=row.base_revision,
+            path=row.path,
+            reader=row.reader,
+            exported_at=row.exported_at,
+            record=Digest(row.record),
+            warm_start=row.warm_start and Digest(row.warm_start),
+            resumed_from=row.resumed_from and Digest(row.resumed_from),
+        )
+        found[row.adapter_id].append(summary)
+    return found
+
+
+def _comparisons(connection: Connection, ids: list[int]) -> dict[int, list[ComparisonSummary]]:
+    found: dict[int, list[ComparisonSummary]] = {each: [] for each in ids}
+    query = select(comparisons).where(comparisons.c.adapter_id.in_(ids))
+    order = (comparisons.c.compared_at, comparisons.c.record, comparisons.c.engine)
+    for row in connection.execute(query.order_by(*order)):
+        summary = ComparisonSummary(
+            engine=row.engine,
+            verdict=Verdict(row.verdict),
+            recipe=row.recipe,
+            rounding=row.rounding,
+            device=row.device,
+            threads=row.threads,
+            torch=row.torch,
+            base_digest=Digest(row.base_digest),
+            served_digest=Digest(row.served_digest),
+            surviving=row.surviving,
+            rounded_away=row.rounded_away,
+            compared_at=row.compared_at,
+            record=Digest(row.record),
+        )
+        found[row.adapter_id].append(summary)
+    return found
+
+
+def _score_runs(connection: Connection, ids: list[int]) -> dict[int, list[ScoreRunSummary]]:
+    found: dict[int, list[ScoreRunSummary]] = {each: [] for each in ids}
+    query = (
+        select(score_runs, adapters.c.digest.label("adapter"))
+        .join_from(score_runs, adapters)
+        .where(score_runs.c.adapter_id.in_(ids))
+        .order_by(score_runs.c.scored_at, score_runs.c.record)
+    )
+    rows = connection.execute(query).all()
+    if rows:
+        for row, summary in zip(rows, score_run_summaries(connection, rows), strict=True):
+            found[row.adapter_id].append(summary)
+    return found
+
+
+def _aliases(connection: Connection, digests: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {each: [] for each in digests}
+    standing = select(alias_moves).where(alias_moves.c.after.in_(digests), alias_moves.c.stands)
+    for row in connection.execute(standing.order_by(alias_moves.c.folded)):
+        found[row.after].append(row.name)
+    return found
+
+
+def _equal_tensors(connection: Connection, tensors: set[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {each: [] for each in tensors}
+    query = select(adapters.c.tensor_digest, adapters.c.digest).where(adapters.c.tensor_digest.in_(sorted(tensors)))
+    for of, digest in connection.execute(query.order_by(adapters.c.digest)):
+        found[of].append(digest)
+    return found
