@@ -15,50 +15,111 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from tests.wired.base import load_base
+from tests.wired.evaluation import evaluate
 from tests.wired.lora import merge, round_nearest
 from tests.wired.trainer import Iteration, TrainedRun, probe, train
 
 ITERATIONS = 3
+BASE = Path("base")
+BASE_NAME = "tiny-qwen3.5"
 
 
 def main() -> None:
-    """Train, add, look, get, and load what came out."""
+    """Train, add, look, score, train on, and load what came out."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
     directory = Path(tempfile.mkdtemp(prefix="aorlta-demo-"))
     os.chdir(directory)
     os.environ["AORLTA_REG_HOME"] = str(directory / "registry")
-    say("An RL run on CPU: a tiny Qwen3.5 policy, its LoRA in fp32, merged weights served after every iteration.")
-    trained = train(
-        Path("run"), Path("base"), iterations=ITERATIONS, run_id="demo", base_name="tiny-qwen3.5", report=report
-    )
-    say("Every checkpoint becomes an adapter that is named by its hash. Adding one again changes nothing.")
-    checkpoints = [str(iteration.checkpoint) for iteration in trained.iterations]
-    printed = shell("aorlta-reg", "add", *checkpoints)
-    digests = [line for line in printed.splitlines() if line.startswith("sha256:")]
-    shell("aorlta-reg", "add", checkpoints[-1])
-    shell("aorlta-reg", "list")
-    shell("aorlta-reg", "show", digests[-1][:19])
-    say("Were the engines really given this adapter? Its verdict is kept with it.")
-    served = Path("run/served") / checkpoints[-1].rpartition("/")[2]
-    shell("aorlta-reg", "compare", digests[-1][:19], "--base", "base", "--served", str(served))
-    say("The same run, but one of its two engines is never given the adapter.")
-    broken = train(
-        Path("broken"),
-        Path("base"),
-        iterations=1,
-        run_id="broken",
-        base_name="tiny-qwen3.5",
-        engines=("engine-0", "engine-1"),
-        withhold=("engine-1",),
-        report=report,
-    )
-    shell("aorlta-reg", "add", str(broken.last.checkpoint), "--base", "base", expect=5)
+    trained, digests = first_run()
+    served(trained, digests)
+    best = score(trained, digests)
+    second_run(best)
+    say("The index is derived from records in the store. Lose it, and nothing is lost.")
+    shell("rm", "registry/index.sqlite")
+    shell("aorlta-reg", "alias", "list")
+    shell("aorlta-reg", "reindex")
     say("Anyone who has the hash gets those bytes, and no others.")
     shell("aorlta-reg", "get", digests[-1], "--to", "adapter")
     shell("ls", "-l", "adapter")
     say("What came out, held against the trainer's own tensors, the served weights, and peft:")
     check(trained, Path("adapter"))
     print(f"\nAll of it is in {directory}; remove it when you have seen enough.")
+
+
+def first_run() -> tuple[TrainedRun, list[str]]:
+    """Train a run and add its checkpoints; the adapters' digests."""
+    say("An RL run on CPU: a tiny Qwen3.5 policy, its LoRA in fp32, merged weights served after every iteration.")
+    trained = train(Path("first"), BASE, iterations=ITERATIONS, run_id="first", base_name=BASE_NAME, report=report)
+    say("Every checkpoint becomes an adapter that is named by its hash. Adding one again changes nothing.")
+    digests = add(trained)
+    shell("aorlta-reg", "add", str(trained.last.checkpoint))
+    shell("aorlta-reg", "list")
+    shell("aorlta-reg", "show", digests[-1][:19])
+    return trained, digests
+
+
+def served(trained: TrainedRun, digests: list[str]) -> None:
+    """Hold the adapters against what the engines were given."""
+    say("Were the engines really given this adapter? Its verdict is kept with it.")
+    given = Path("first/served") / trained.last.checkpoint.name
+    shell("aorlta-reg", "compare", digests[-1][:19], "--base", str(BASE), "--served", str(given))
+    say("The same run, but one of its two engines is never given the adapter.")
+    broken = train(
+        Path("broken"),
+        BASE,
+        iterations=1,
+        run_id="broken",
+        base_name=BASE_NAME,
+        engines=("engine-0", "engine-1"),
+        withhold=("engine-1",),
+        report=report,
+    )
+    shell("aorlta-reg", "add", str(broken.last.checkpoint), "--base", str(BASE), expect=5)
+
+
+def score(trained: TrainedRun, digests: list[str]) -> str:
+    """Score a run's adapters by hash, and name the best one; its digest."""
+    say("Score runs name their adapter by hash, load it from where `aorlta-reg path` says, and are linked back to it.")
+    for digest, iteration in zip(digests, trained.iterations, strict=True):
+        evaluate_by_hash(Path(f"eval/first-{iteration.number}"), digest)
+    ranked = shell("aorlta-reg", "list", "--sort", "score:reward", "--limit", "3")
+    best = next(digest for digest in digests if digest[7:19] == ranked.splitlines()[1].partition(" ")[0])
+    shell("aorlta-reg", "alias", "set", "best", best[:19])
+    return best
+
+
+def second_run(best: str) -> None:
+    """Train on from the best adapter, and see where everything came from."""
+    say("A second run starts from the best adapter. Its config names it, so the registry knows.")
+    start = shell("aorlta-reg", "path", "best").strip()
+    trained = train(
+        Path("second"),
+        BASE,
+        iterations=2,
+        seed=1,
+        run_id="second",
+        base_name=BASE_NAME,
+        warm_start=Path(start),
+        report=report,
+    )
+    digests = add(trained)
+    evaluate_by_hash(Path("eval/second-2"), digests[-1])
+    shell("aorlta-reg", "lineage", best[:19])
+    shell("aorlta-reg", "find", "--run", "second", "--score", "reward>0.1")
+
+
+def add(trained: TrainedRun) -> list[str]:
+    """Add every checkpoint of a run; the adapters' digests."""
+    printed = shell("aorlta-reg", "add", *(str(iteration.checkpoint) for iteration in trained.iterations))
+    return [line for line in printed.splitlines() if line.startswith("sha256:")]
+
+
+def evaluate_by_hash(run_dir: Path, digest: str) -> None:
+    """Evaluate what the registry gives for a hash, and add the result."""
+    adapter_dir = subprocess.run(["aorlta-reg", "path", digest], capture_output=True, text=True, check=True).stdout
+    scores = evaluate(run_dir, BASE, digest, Path(adapter_dir.strip()))
+    print(f"  {run_dir}: " + ", ".join(f"{name} {value:.3f}" for name, value in scores.items()), flush=True)
+    shell("aorlta-reg", "score", "add", str(run_dir))
 
 
 def check(trained: TrainedRun, adapter: Path) -> None:
