@@ -32,7 +32,7 @@ class Peer:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, template: Path, place: Path, directory: Path) -> Command:
-        """Store `directory` in a copy at `place` of an empty repository, which is made with its caches at `template`."""
+        """Store `directory` in a copy at `place` of the empty repository made at `template`, caches included."""
         template.mkdir(parents=True)
         subprocess.run(
             self.make(template / "repository"), env={**os.environ, **self._environment(template)}, check=True, **_QUIET
