@@ -25,7 +25,7 @@ def score_runs_of(connection: Connection, of: Digest | None, limit: int) -> list
 def run_scores(connection: Connection, run: str, metric: str) -> list[ScorePoint]:
     """The scores of one metric that stand for what a run exported, by iteration (None first) and adapter."""
     of_metric = select(metrics.c.id).where(metrics.c.name == metric).scalar_subquery()
-    # The value in a subquery of its own: a join might read the scores of every run's adapters first.
+    # One value at a time, by adapter and metric: in a join, SQLite might begin with the scores of every run's adapters.
     value = (
         select(scores.c.value)
         .where(scores.c.adapter_id == exports.c.adapter_id, scores.c.metric_id == of_metric, scores.c.stands)
