@@ -14,7 +14,7 @@ from registry.core.digest import Digest
 from registry.core.errors import NotFound, Refused, RegistryError
 from registry.core.model import ReadOptions
 from registry.core.refs import AliasName
-from registry.core.summary import AdapterSummary, IndexRevision
+from registry.core.summary import AdapterSummary, IndexRevision, ScorePoint, ScoreRunSummary
 from registry.disk import holds_safetensors
 from registry.operations.get import get
 from registry.operations.opened import Opened, now
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from registry.operations.export import Exported
     from registry.operations.merge import Merged
     from registry.operations.reindex import Reindexed
+    from registry.operations.score import Scored
 
 
 class Registry:
@@ -277,6 +278,48 @@ class Registry:
         if not moves:
             raise NotFound("there was never an alias of this name", key=name)
         return moves
+
+    def add_score(self, directory: str | os.PathLike[str], *, adapter: str | None = None) -> Scored:
+        """Link the result of a score run (its directory, or the run_result.json in it) to the adapter it used.
+
+        Which one that is, the score run's files say, or `adapter`, a reference; all that say it must agree. Adding a
+        result again changes nothing. The scores of a run that stopped early are kept as partial ones.
+
+        Raises:
+            InvalidReference, NotFound, Ambiguous, Refused, IntegrityError, StorageError.
+        """
+        from registry.operations.score import score  # noqa: PLC0415
+        from registry.operations.score_adapter import adapter_of  # noqa: PLC0415
+        from registry.operations.score_files import read_score_run  # noqa: PLC0415
+
+        files = read_score_run(os.fspath(directory))
+        given = None if adapter is None else self.resolve(adapter)
+        used, named_by = adapter_of(
+            self._store, files.result.path, files.named, given, index=self._opened.mended_if_any
+        )
+        derive = self._opened.mended_or_not() is not None
+        return score(self._store, self._opened.index, used, files, named_by, now=now(), who=_who(), derive=derive)
+
+    def score_runs(self, reference: str | None = None, limit: int = 50) -> list[ScoreRunSummary]:
+        """The score runs that were added last, of one adapter or of all, newest first.
+
+        Raises:
+            InvalidReference, NotFound, Ambiguous, StorageError.
+        """
+        of = None if reference is None else self.resolve(reference)
+        index = self._opened.mended_if_any()
+        return [] if index is None else index.score_runs(of, limit)
+
+    def run_scores(self, run: str, metric: str) -> list[ScorePoint]:
+        """The scores of one metric that stand for what a run exported, by iteration; none of a run that stopped early.
+
+        Raises:
+            NotFound: no such run is known, or no such score of its adapters; those that there are are named.
+            StorageError.
+        """
+        from registry.operations.score import points  # noqa: PLC0415
+
+        return points(self._opened.mended_if_any(), run, metric)
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> Reindexed:
         """Derive the whole index from the store's records. Where one is damaged, the result says so.

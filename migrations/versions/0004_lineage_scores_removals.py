@@ -79,7 +79,9 @@ def _scores() -> None:
     op.create_index(
         op.f("ix_scores_metric_id_stands_value_adapter_id"), "scores", ["metric_id", "stands", "value", "adapter_id"]
     )
-    op.create_index(op.f("ix_scores_adapter_id_metric_id"), "scores", ["adapter_id", "metric_id"])
+    op.create_index(
+        op.f("ix_scores_adapter_id_metric_id_stands_value"), "scores", ["adapter_id", "metric_id", "stands", "value"]
+    )
 
 
 def _removals() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from registry.cli import aliases, documents, exits, findings, index, models
+from registry.cli import aliases, documents, exits, findings, index, models, scores
 from registry.cli.arguments import AllowNonfinite, Alpha, Base, Checkpoint, Checkpoints, Home, Json, Limit, Ref, Run
 from registry.cli.environment import open_registry
 from registry.cli.output import Output, error_document, printable, silence
@@ -49,6 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(aliases.app, name="alias")
+app.add_typer(scores.app, name="score")
 app.add_typer(index.database, name="db")
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from registry.operations.add import Added
 
 _NONE = "-"
+_SHOWN = 6  # scores on one line
 
 
 def added_document(path: str, added: Added) -> dict[str, Any]:
@@ -168,6 +169,13 @@ def _score_run_rows(run: ScoreRunSummary) -> list[tuple[str, object]]:
 def stop_text(run: ScoreRunSummary) -> str:
     """What is said beside a score run that stopped early."""
     return f", stopped early: {run.reason or 'no reason stated'}" if run.status is Status.STOPPED else ""
+
+
+def scores_text(run: ScoreRunSummary) -> str:
+    """The scores of a score run on one line, the first few of many."""
+    shown = [f"{name} {value:g}" for name, value in run.scores[:_SHOWN]]
+    more = [f"{len(run.scores) - _SHOWN} more"] if len(run.scores) > _SHOWN else []
+    return f"{'partial: ' if run.status is Status.STOPPED else ''}{', '.join([*shown, *more]) or 'no scores'}"
 
 
 def adapters_text(adapters: list[AdapterSummary]) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from registry.core.comparison import Comparison, EngineResult, TensorResult
+from registry.cli.output import printable
+from registry.core.comparison import Comparison, EngineResult, TensorResult, Verdict
 from registry.core.errors import Refused
+from registry.core.summary import ScorePoint
 from registry.disk import translated
 
 if TYPE_CHECKING:
@@ -97,3 +101,73 @@ def _draw(axes: Axes, grid: _Grid, title: str, values: list[float], limits: tupl
         bar.set_ticks([0, 0.5, 1], labels=["none", "half", "all"])
     else:
         bar.set_ticks([0, 1, 4, 8, 12, 16], labels=["equal", "1", "8", "128", "2048", "32768"])
+
+
+_MARKS: dict[Verdict, tuple[str, str]] = {  # shape and colour, so that neither has to be told apart alone
+    Verdict.IDENTICAL: ("o", "#1a7f37"),
+    Verdict.WITHIN_ULP: ("s", "#57ab5a"),
+    Verdict.VACUOUS: ("d", "#6e7781"),
+    Verdict.INCOMPLETE: ("P", "#bf8700"),
+    Verdict.PARTIAL: ("^", "#e16f24"),
+    Verdict.DIFFERENT: ("v", "#cf222e"),
+    Verdict.BASE_ONLY: ("X", "#82071e"),
+}
+_NOT_COMPARED = "not compared"
+_FEW = 60  # points: more get smaller marks
+_LONG = 36  # characters
+
+
+def draw_scores(run: str, metric: str, points: Sequence[ScorePoint], path: str) -> None:
+    """Write a PNG: a metric's value for each adapter of a run, by iteration, marked with the adapter's verdict.
+
+    Raises:
+        Refused: no iteration is known of any point.
+        StorageError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+
+    placed = [(point.iteration, point.value, point.verdict) for point in points if point.iteration is not None]
+    if not placed:
+        raise Refused("no iteration is known of what was scored", key=run, found=f"{len(points)} adapters without one")
+    figure = Figure(figsize=(9, 4.8), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([x for x, _, _ in placed], [y for _, y, _ in placed], color="#afb8c1", linewidth=1.2, zorder=1)
+    size = 70 if len(placed) <= _FEW else 22
+    for verdict in (*Verdict, None):
+        of = [(x, y) for x, y, each in placed if each is verdict]
+        if not of:
+            continue
+        marker, colour = ("o", "#8c959f") if verdict is None else _MARKS[verdict]
+        axes.scatter(
+            [x for x, _ in of],
+            [y for _, y in of],
+            s=size,
+            marker=marker,
+            facecolors="white" if verdict is None else colour,
+            edgecolors=colour,
+            linewidths=1.2,
+            label=f"{_NOT_COMPARED if verdict is None else verdict} ({len(of)})",
+            zorder=2,
+        )
+    title = f"{_short(metric)} by iteration of run {_short(run)}"
+    axes.set_title(title, loc="left", fontsize=11, pad=12, parse_math=False)
+    axes.set_xlabel("iteration")
+    axes.set_ylabel(_short(metric), parse_math=False)
+    axes.margins(x=0.04, y=0.12)
+    if len({x for x, _, _ in placed}) == 1:
+        axes.set_xlim(placed[0][0] - 1, placed[0][0] + 1)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.ticklabel_format(axis="x", style="plain", useOffset=False)
+    axes.grid(visible=True, color="#d0d7de", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    plain: dict[str, Any] = {"frameon": False, "fontsize": 9, "alignment": "left"}
+    axes.legend(title="served as", loc="center left", bbox_to_anchor=(1.01, 0.5), **plain)
+    with translated(path), warnings.catch_warnings(action="ignore", category=UserWarning):  # a letter the font lacks
+        figure.savefig(path, format="png", dpi=150)
+
+
+def _short(text: str) -> str:
+    line = printable(text)
+    return line if len(line) <= _LONG else f"{line[: _LONG - 3]}..."

@@ -90,6 +90,19 @@ class ScoreRunSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class ScorePoint:
+    """The score of one metric that stands for an adapter, at an iteration at which a run exported it.
+
+    `iteration` is None where the run states none; `verdict` is the adapter's, None where it was not compared.
+    """
+
+    iteration: int | None
+    adapter: Digest
+    value: float
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterSummary:
     """One adapter with its exports, comparisons and score runs, oldest first.
 

@@ -12,8 +12,8 @@ from registry.core.digest import Digest
 from registry.core.errors import MalformedFile
 from registry.core.records import Record
 from registry.core.refs import AliasName, RunIteration
-from registry.core.summary import AdapterSummary, IndexChange
-from registry.index import answers
+from registry.core.summary import AdapterSummary, IndexChange, ScorePoint, ScoreRunSummary
+from registry.index import answers, scores
 from registry.index.database import Database
 from registry.index.rebuild import rebuild
 from registry.index.writing import Rows
@@ -64,6 +64,13 @@ class Index:
         with self._database.writing() as connection:
             rows.write(connection)
 
+    @contextmanager
+    def adding(self) -> Iterator[Callable[[Iterable[Record]], None]]:
+        """Hold the write lock from a look at the store to what follows from it: gives a function that does what `add`
+        does, for records that count when the block ends."""
+        with self._database.writing() as connection:
+            yield lambda new: Rows(new).write(connection)
+
     def rebuild(
         self, new: Iterable[Record], refused: Callable[[Record, MalformedFile], None]
     ) -> tuple[IndexChange, ...]:
@@ -110,3 +117,18 @@ class Index:
         """All moves of the alias that is called this but for case, oldest first."""
         with self._database.reading() as connection:
             return answers.alias_history(connection, name)
+
+    def score_runs(self, of: Digest | None, limit: int) -> list[ScoreRunSummary]:
+        """The score runs that were added last, of one adapter or of all, newest first."""
+        with self._database.reading() as connection:
+            return scores.score_runs_of(connection, of, limit)
+
+    def run_scores(self, run: str, metric: str) -> list[ScorePoint]:
+        """What stands for the adapters that a run exported, by iteration and adapter; without iteration first."""
+        with self._database.reading() as connection:
+            return scores.run_scores(connection, run, metric)
+
+    def run_metrics(self, run: str, limit: int) -> list[str] | None:
+        """Up to `limit` metrics of which scores stand for a run's adapters, by name; None if there is no such run."""
+        with self._database.reading() as connection:
+            return scores.run_metrics(connection, run, limit)

@@ -156,7 +156,7 @@ scores = Table(
     Column("value", Float, nullable=False),
     Column("stands", Boolean, nullable=False),  # the newest of this metric, of the adapter's runs that completed
     Index(None, "metric_id", "stands", "value", "adapter_id"),
-    Index(None, "adapter_id", "metric_id"),
+    Index(None, "adapter_id", "metric_id", "stands", "value"),
     sqlite_with_rowid=False,
 )
 

@@ -10,7 +10,9 @@ from sqlalchemy import Connection, Row, select
 from registry.core.comparison import Verdict
 from registry.core.digest import Digest
 from registry.core.model import number
+from registry.core.records import Record
 from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary, ScoreRunSummary, Status
+from registry.index import facts
 from registry.index.schema import (
     adapters,
     alias_moves,
@@ -79,6 +81,28 @@ def score_run_summaries(connection: Connection, rows: Iterable[Row[Any]]) -> lis
         )
         for row in rows
     ]
+
+
+def score_run_of(record: Record) -> ScoreRunSummary:
+    """The score run that a record states, as it is answered once it is in the index.
+
+    Raises:
+        MalformedFile: it does not say what such a record must.
+    """
+    row = facts.score_run(record)
+    return ScoreRunSummary(
+        adapter=record.subject,
+        name=row["name"],
+        status=Status(row["status"]),
+        reason=row["reason"],
+        scores=tuple(sorted(row["scores"].items())),
+        path=row["path"],
+        result_digest=Digest(row["result_digest"]),
+        config_digest=row["config_digest"] and Digest(row["config_digest"]),
+        scored_at=row["scored_at"],
+        scored_by=row["scored_by"],
+        record=record.digest,
+    )
 
 
 def _exports(connection: Connection, ids: list[int]) -> dict[int, list[ExportSummary]]:

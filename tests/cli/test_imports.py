@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import Shelf
 from tests.support.runs import contents, lora_state, write_checkpoint
+from tests.support.scoring import result_of, write_score_run
 
 REPORTING = """
 import atexit, json, os, sys
@@ -19,7 +20,7 @@ atexit.register(lambda: json.dump(sorted(sys.modules), open(os.environ["MODULES"
 from registry.cli import main
 main()
 """
-NEVER = {"torch", "peft", "numpy", "safetensors", "transformers"}
+NEVER = {"torch", "peft", "numpy", "safetensors", "transformers", "matplotlib"}
 DATABASE = {"sqlalchemy", "alembic", "sqlite3"}
 
 
@@ -37,7 +38,21 @@ def loaded(shelf: Shelf, arguments: list[str | Path], report: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["add", "add again", "export", "get", "path", "show", "list", "path of a run", "alias", "reindex"]
+    "command",
+    [
+        "add",
+        "add again",
+        "export",
+        "get",
+        "path",
+        "show",
+        "list",
+        "path of a run",
+        "alias",
+        "reindex",
+        "score add",
+        "score list",
+    ],
 )
 def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: Path) -> None:
     new = write_checkpoint(tmp_path / "new", contents(lora_state(seed=9)))
@@ -52,6 +67,8 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
         "path of a run": ["path", "run@3"],
         "alias": ["alias", "list"],
         "reindex": ["reindex"],
+        "score add": ["score", "add", write_score_run(tmp_path / "eval", result_of("run@3"))],
+        "score list": ["score", "list", shelf.hex],
     }
     modules = loaded(shelf, arguments[command], tmp_path / "modules.json")
     assert not modules & NEVER

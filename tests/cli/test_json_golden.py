@@ -14,6 +14,7 @@ import torch
 from registry.index.schema import HEAD
 from tests.support.process import CommandLine
 from tests.support.runs import contents, write_checkpoint
+from tests.support.scoring import result_of, write_score_run
 
 PLAIN = "sha256:0d47430cd907fe1487149d2bbc985615d6aba49e18927b57ecc76931992e7639"
 STRONG = "sha256:352a8d16e519858e3c5aea084d5af335e51b2a1e498ac830f37eb957e39f4dea"
@@ -104,6 +105,34 @@ def move(sequence: int, previous: str | None, digest: str | None) -> dict[str, A
     }
 
 
+def score_run(*, new: bool) -> dict[str, Any]:
+    return {**SCORE_RUN, "new": new, "left_out": ["note is text"]}
+
+
+SCORE_RUN = {
+    "digest": PLAIN,
+    "name": "eval-1",
+    "status": "completed",
+    "reason": None,
+    "scores": {"accuracy": 0.41, "mmlu/law": 1.0},
+    "path": "<root>/eval",
+    "result_digest": "<sha256>",
+    "config_digest": None,
+    "scored_at": "<time>",
+    "scored_by": "<user@host>",
+    "record": "<sha256>",
+}
+STOPPED_RUN = {
+    **SCORE_RUN,
+    "name": None,
+    "status": "stopped",
+    "reason": "out of time",
+    "scores": {"pass@1": 0.9},
+    "path": "<root>/stopped",
+    "config_digest": "<sha256>",
+}
+OTHERWISE = "<root>/eval/run_result.json: model.adapter"
+NO_METRIC = "no score run of its adapters that completed has this metric"
 MISPLACED = "Look at `aorlta-reg alias history` before moving it"
 NO_MANIFEST = "no manifest beside the checkpoint: nothing says which bytes the trainer wrote"
 NO_RUN = "the run is not known: give it with --run"
@@ -232,6 +261,57 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
         None,
         {"error": {"kind": "NotFound", "message": "prod: no alias has this name", "key": "prod"}},
     ),
+    ("score list", 0, {"score_runs": []}, None),
+    ("score add eval", 0, score_run(new=True), None),
+    ("score add eval/run_result.json", 0, score_run(new=False), None),
+    ("score add stopped --adapter run@3", 0, {**STOPPED_RUN, "new": True, "left_out": []}, None),
+    (
+        f"score add eval --adapter {STRONG}",
+        2,
+        None,
+        {
+            "error": {
+                "kind": "Refused",
+                "message": f"--adapter: names another adapter; found {STRONG}; expected {PLAIN}, as {OTHERWISE} says",
+                "key": "--adapter",
+                "found": STRONG,
+                "expected": f"{PLAIN}, as {OTHERWISE} says",
+            }
+        },
+    ),
+    ("score list --limit 1", 0, {"score_runs": [STOPPED_RUN]}, None),
+    (f"score list {PLAIN}", 0, {"score_runs": [STOPPED_RUN, SCORE_RUN]}, None),
+    (f"score list {STRONG}", 0, {"score_runs": []}, None),
+    (
+        f"show {PLAIN}",
+        0,
+        {**PLAIN_DOCUMENT, "scores": SCORE_RUN["scores"], "score_runs": [SCORE_RUN, STOPPED_RUN]},
+        None,
+    ),
+    (
+        "score plot run --metric accuracy --to plot.png",
+        0,
+        {
+            "run": "run",
+            "metric": "accuracy",
+            "path": "plot.png",
+            "points": [{"iteration": 3, "digest": PLAIN, "value": 0.41, "verdict": None}],
+        },
+        None,
+    ),
+    (
+        "score plot run --metric loss --to plot.png",
+        3,
+        None,
+        {
+            "error": {
+                "kind": "NotFound",
+                "message": f"run: loss: {NO_METRIC}; found accuracy, mmlu/law",
+                "key": "run: loss",
+                "found": "accuracy, mmlu/law",
+            }
+        },
+    ),
     ("db current", 0, {"found": HEAD, "needed": HEAD}, None),
     ("db upgrade", 0, {"found": HEAD, "needed": HEAD}, None),
 ]
@@ -262,6 +342,10 @@ def normal(value: Any, root: str) -> Any:
 def test_every_document_is_as_promised(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "run", contents(state()))
     write_checkpoint(tmp_path / "other", contents(state(), alpha=16.5), config={"lora": {}}, manifest=False)
+    scores = {"accuracy": 0.41, "mmlu": {"law": 1}, "note": "fine"}
+    write_score_run(tmp_path / "eval", result_of(PLAIN, run_id="eval-1", scores=scores))
+    stop = {"reason": "out of time", "detail": {"at": 3}}
+    write_score_run(tmp_path / "stopped", result_of(scores={"pass@1": 0.9}, stop=stop), {"model": {}})
     cli = CommandLine(tmp_path / "home")
     for command, code, stdout, stderr in DOCUMENTS:
         done = cli(*command.split(), "--json", cwd=tmp_path)

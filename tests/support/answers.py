@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,13 @@ def answers(home: Path) -> dict[str, Any]:
         "runs": {reference: _answer(registry.resolve, reference) for reference in sorted(wanted)},
         "aliases": registry.aliases(),
         "named": {name: _answer(registry.resolve, name) for name in sorted(names)},
+        "score runs": registry.score_runs(limit=100_000),
+        "scored": {str(each.digest): _answer(registry.score_runs, each.digest.hex) for each in listed},
+        "run scores": {
+            (run, metric): _answer(partial(registry.run_scores, run), metric)
+            for run in sorted({run for run, _ in runs})
+            for metric in sorted({metric for adapter in listed for metric in adapter.scores})
+        },
         "history": {name: registry.alias_history(name) for name in sorted(names)},
     }
 
