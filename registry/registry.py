@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from registry.operations.export import Exported
     from registry.operations.merge import Merged
     from registry.operations.reindex import Reindexed
+    from registry.operations.remove import Removed
     from registry.operations.score import Scored
 
 
@@ -77,7 +78,7 @@ class Registry:
             refs.alias_name(alias)
         read = read_checkpoint(os.fspath(checkpoint), **options)
         index = self._opened.mended_or_not()
-        result, exports = add(self._store, read, now())
+        result, exports = add(self._store, self._opened.index, read, now())
         if index is not None:
             settle(self._store, index, exports)
         if alias is not None:
@@ -254,8 +255,30 @@ class Registry:
 
         expected = None
         if expect is not None:
-            expected = Expectation(None if expect == refs.NO_ADAPTER else self.resolve(expect))
+            expected = Expectation(None if expect == refs.NO_ADAPTER else self._expected(expect))
         return move(self._store, self._opened.mended(), alias, to, now=now(), who=_who(), expected=expected)
+
+    def _expected(self, reference: str) -> Digest:
+        """What an alias is expected to name: by its digest also an adapter that was removed."""
+        parsed = refs.parse(reference)
+        return parsed if isinstance(parsed, Digest) else self.resolve(reference)
+
+    def remove(self, reference: str, *, force: bool = False, reason: str | None = None) -> Removed:
+        """Delete an adapter. Its records stay, with one more of this, and its checkpoint can be added again.
+
+        Args:
+            reference: the adapter.
+            force: remove it even though somebody relies on it; the record names them. An alias that named it stays.
+            reason: why, for the record.
+
+        Raises:
+            Conflict: an alias names it, a score run used it, or an adapter that is there was trained from it.
+            InvalidReference, NotFound, Ambiguous, IntegrityError, StorageError.
+        """
+        from registry.operations.remove import remove  # noqa: PLC0415
+
+        digest, index = self.resolve(reference), self._opened.mended()
+        return remove(self._store, index, digest, now=now(), who=_who(), reason=reason, force=force)
 
     def aliases(self) -> list[AliasMove]:
         """Every alias that names an adapter, sorted, each as its last move.
@@ -352,6 +375,8 @@ class Registry:
         """
         before = self._opened.database.revision()
         self._opened.database.upgrade()
+        if self._opened.index.is_stale():
+            self._opened.note("the index was made by an older version: `aorlta-reg reindex` derives what it lacks")
         return before
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from registry.cli import aliases, documents, exits, findings, index, models, scores
+from registry.cli import aliases, documents, exits, findings, index, models, removal, scores
 from registry.cli.arguments import AllowNonfinite, Alpha, Base, Checkpoint, Checkpoints, Home, Json, Limit, Ref, Run
 from registry.cli.environment import open_registry
 from registry.cli.output import Output, error_document, printable, silence
@@ -226,5 +226,5 @@ def list_(
         output.note(f"the newest {limit}; --limit N shows more")
 
 
-for command in (models.merge, models.compare, models.diff, index.reindex):
+for command in (models.merge, models.compare, models.diff, index.reindex, removal.rm):
     app.command()(command)

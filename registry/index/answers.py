@@ -38,7 +38,7 @@ def newest(connection: Connection, limit: int) -> list[AdapterSummary]:
 
 
 def exported(connection: Connection, of: RunIteration, limit: int) -> list[Digest]:
-    """Up to `limit` adapters that a run exported at an iteration, sorted."""
+    """Up to `limit` adapters that a run exported at an iteration, sorted; those that were removed if none is there."""
     run = select(runs.c.id).where(runs.c.name == of.run).scalar_subquery()
     iteration: Any = of.iteration
     if iteration is None:
@@ -50,7 +50,9 @@ def exported(connection: Connection, of: RunIteration, limit: int) -> list[Diges
         .join_from(exports, adapters)
         .where(exports.c.run_id == run, exports.c.iteration == iteration)
     )
-    return [Digest(found) for found in connection.execute(query.order_by(adapters.c.digest).limit(limit)).scalars()]
+    query = query.order_by(adapters.c.digest).limit(limit)
+    there = connection.execute(query.where(adapters.c.removed_at.is_(None))).scalars().all()
+    return [Digest(found) for found in there or connection.execute(query).scalars()]
 
 
 def aliases(connection: Connection) -> list[AliasMove]:

@@ -15,6 +15,7 @@ from registry.core.model import WEIGHTS, number
 from registry.core.records import Record
 from registry.core.refs import alias_name
 from registry.core.summary import Status
+from registry.core.times import is_time
 
 Row = dict[str, Any]
 _BEYOND_INT64 = 2**63
@@ -45,7 +46,7 @@ def export(record: Record) -> Row:
         "iteration": says.optional(_integer, "run", "iteration"),
         "base_name": says.optional(_text, "base", "name"),
         "base_revision": says.optional(_text, "base", "revision"),
-        "exported_at": says.text("exported_at"),
+        "exported_at": says.the(_time, "exported_at"),
         "warm_start": says.optional(_hex, "run", "warm_start"),
         "resumed_from": says.optional(_hex, "run", "resumed_from"),
     }
@@ -118,7 +119,7 @@ def removal(record: Record) -> Row:
     return {
         "record": record.digest.hex,
         "digest": record.subject.hex,
-        "removed_at": says.text("removed_at"),
+        "removed_at": says.the(_time, "removed_at"),
         "removed_by": says.text("removed_by"),
         "reason": says.optional(_text, "reason"),
     }
@@ -174,6 +175,12 @@ class _Says:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
+    return value
+
+
+def _time(value: Any) -> str:
+    if not is_time(value):
+        raise ValueError
     return value
 
 

@@ -10,17 +10,19 @@ from sqlalchemy import Connection
 from registry.core.alias import AliasMove
 from registry.core.digest import Digest
 from registry.core.errors import MalformedFile
+from registry.core.holds import Hold
 from registry.core.records import Record
 from registry.core.refs import AliasName, RunIteration
 from registry.core.summary import AdapterSummary, IndexChange, ScorePoint, ScoreRunSummary
 from registry.index import answers, scores
 from registry.index.database import Database
+from registry.index.holds import holds
 from registry.index.rebuild import rebuild
 from registry.index.writing import Rows
 
 
 class Moving:
-    """Aliases while nobody else can move one."""
+    """The index while nobody else can change it: no alias moves, no adapter is published or removed."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -28,6 +30,10 @@ class Moving:
     def last(self, name: AliasName) -> AliasMove | None:
         """The last move of the alias that is called this but for case."""
         return answers.last_move(self._connection, name)
+
+    def holds(self, digest: Digest) -> list[Hold]:
+        """Who relies on this adapter."""
+        return holds(self._connection, digest)
 
     def add(self, new: Iterable[Record]) -> None:
         """As `Index.add`."""
@@ -84,7 +90,7 @@ class Index:
 
     @contextmanager
     def moving(self) -> Iterator[Moving]:
-        """Hold the write lock from the look at an alias to its move. What was added counts when the block ends."""
+        """Hold the write lock from a look to what follows from it. What was added counts when the block ends."""
         with self._database.writing() as connection:
             yield Moving(connection)
 

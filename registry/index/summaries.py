@@ -181,7 +181,9 @@ def _aliases(connection: Connection, digests: list[str]) -> dict[str, list[str]]
 
 def _equal_tensors(connection: Connection, tensors: set[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {each: [] for each in tensors}
-    query = select(adapters.c.tensor_digest, adapters.c.digest).where(adapters.c.tensor_digest.in_(sorted(tensors)))
+    query = select(adapters.c.tensor_digest, adapters.c.digest).where(
+        adapters.c.tensor_digest.in_(sorted(tensors)), adapters.c.removed_at.is_(None)
+    )
     for of, digest in connection.execute(query.order_by(adapters.c.digest)):
         found[of].append(digest)
     return found

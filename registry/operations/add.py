@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from registry.adapter import same_export
 from registry.core import records
 from registry.core.comparison import Comparison
 from registry.core.digest import Digest
-from registry.core.errors import IntegrityError, RegistryError
+from registry.core.errors import IntegrityError, NotFound, RegistryError
 from registry.core.model import CONFIG, Checkpoint
 from registry.core.records import Record
-from registry.operations import export, seal
+from registry.core.times import is_time, later
+from registry.operations import export, gone, seal, settle
 from registry.store import Store
+
+if TYPE_CHECKING:
+    from registry.index import Index
+
+Removals = list[tuple[str, Digest]]
+"""When an adapter was removed, oldest first, with the records that say so."""
 
 
 class Outcome(StrEnum):
@@ -49,28 +56,48 @@ class Added:
     comparison_error: RegistryError | None = None
 
 
-def add(store: Store, checkpoint: Checkpoint, now: str) -> tuple[Added, tuple[Record, ...]]:
+def add(store: Store, index: Index, checkpoint: Checkpoint, now: str) -> tuple[Added, tuple[Record, ...]]:
     """Publish a checkpoint's adapter and record the export. Returns the result and all the adapter's export records.
 
     The stored copy of a known adapter is compared with the checkpoint's bits first; only a sound one counts as present.
+    An adapter that was removed is exported anew: its record is later than the removal, whatever the clocks say.
+
+    Args:
+        store: where to.
+        index: its write lock is held while the adapter is published and recorded. Nothing is written into it.
+        checkpoint: what was read.
+        now: the time, for the record.
 
     Raises:
         IntegrityError: what was written is not what was read, or a record is corrupt.
         StorageError: the store failed; the adapter is there whole or not at all.
     """
     new = export.prepare(checkpoint)
-    earlier = seal.exports(store, new.digest)
+    while (done := _attempt(store, index, new, now)) is None:
+        pass  # another process has just published or removed it
+    return done
+
+
+def _attempt(store: Store, index: Index, new: export.Export, now: str) -> tuple[Added, tuple[Record, ...]] | None:
+    """The same, or None where what it was decided on has changed meanwhile."""
+    earlier, removals = seal.exports(store, new.digest), _removals(store, new.digest)
+    removal = gone.standing(store, new.digest)
+    if removal is not None:
+        with index.moving():
+            settle.admit(store, removal)  # whoever removed it may have been killed before its files were gone
     stored, damage = _stored(store, new)
     outcome = Outcome.PRESENT
     if stored is None:
-        outcome = _publish(store, new, earlier, now, replace=damage is not None)
-        stored = seal.read_seal(store, new.digest)
-    record = _record(new, seal.read(store, new.digest, CONFIG), stored.exports, now)
-    for each in dict.fromkeys((*stored.missing, record)):  # the one that the stored manifest states comes first
-        store.put_record(each)
+        outcome = Outcome.ADDED if damage is None else Outcome.REPAIRED
+        record = _published(store, index, new, removals, now, replace=damage is not None)
+    else:
+        record = _record(new, seal.read(store, new.digest, CONFIG), stored.exports, now)
+        if not _recorded(store, index, new.digest, (*stored.missing, record), removals):
+            return None
+    if record is None:
+        return None
     fresh = record.digest not in {known.digest for known in earlier}
-    exports = tuple(dict.fromkeys((*stored.exports, record)))
-    return Added(new.digest, outcome, fresh, record.predicate, damage), exports
+    return Added(new.digest, outcome, fresh, record.predicate, damage), seal.exports(store, new.digest)
 
 
 def _stored(store: Store, new: export.Export) -> tuple[seal.Seal | None, str | None]:
@@ -81,6 +108,8 @@ def _stored(store: Store, new: export.Export) -> tuple[seal.Seal | None, str | N
         return seal.verify(store, new.digest, new.weights.chunks()), None
     except IntegrityError as error:
         return None, str(error)
+    except NotFound:  # it has just been removed
+        return None, None
 
 
 def _record(new: export.Export, config: bytes, known: Iterable[Record], now: str) -> Record:
@@ -90,29 +119,42 @@ def _record(new: export.Export, config: bytes, known: Iterable[Record], now: str
     return same or records.make(records.EXPORT, new.digest, manifest)
 
 
-def _publish(store: Store, new: export.Export, earlier: tuple[Record, ...], now: str, *, replace: bool) -> Outcome:
-    record = _record(new, new.config, (*earlier, *_announced(store, new.digest)), now)
+def _recorded(store: Store, index: Index, digest: Digest, stated: Iterable[Record], removals: Removals) -> bool:
+    """Record exports of an adapter that is there; False if it is no longer."""
+    with index.moving():
+        if not store.contains(digest) or _removals(store, digest) != removals:
+            return False
+        for each in stated:  # the one that the stored manifest states comes first
+            store.put_record(each)
+    return True
+
+
+def _published(
+    store: Store, index: Index, new: export.Export, removals: Removals, now: str, *, replace: bool
+) -> Record | None:
+    """Publish and record; returns the record, or None if another process published or removed it meanwhile."""
+    digest, known = new.digest, (*seal.exports(store, new.digest), *seal.announced(store, new.digest))
+    since = removals[-1][0] if removals else ""
+    lasting = [each for each in known if not since or _is_later(each.predicate.get("exported_at"), since)]
+    record = _record(new, new.config, lasting, later(now, [since]))
     with store.stage() as stage:
         export.write(new, stage.files, record.predicate)
-        if earlier:  # records that outlived their adapter: its manifest is in one of them from the moment it is seen
-            store.put_record(record)
-        else:
+        with index.moving():
+            if store.contains(digest) != replace or _removals(store, digest) != removals:
+                return None
             store.announce(record)
-        if replace:
-            stage.replace(new.digest)
-            return Outcome.REPAIRED
-        if stage.publish(new.digest):
-            return Outcome.ADDED
-    first = seal.verify(store, new.digest, new.weights.chunks())  # another process was; its copy is held to the same
-    if record.digest not in {known.digest for known in first.exports}:
-        store.settle(record)  # no adapter has this manifest
-    return Outcome.PRESENT
+            if replace:
+                stage.replace(digest)
+            elif not stage.publish(digest):
+                store.settle(record)
+                return None
+            store.put_record(record)
+    return record
 
 
-def _announced(store: Store, digest: Digest) -> list[Record]:
-    """Exports of an adapter that was never published: their writers were killed."""
-    return [
-        record
-        for record in store.unsettled(lambda _: None)
-        if record.subject == digest and record.kind == records.EXPORT
-    ]
+def _is_later(at: object, since: str) -> bool:
+    return is_time(at) and at > since
+
+
+def _removals(store: Store, digest: Digest) -> Removals:
+    return [(each.predicate["removed_at"], each.digest) for each in gone.removals(store, digest)]

@@ -9,12 +9,13 @@ from registry.core import records
 from registry.core.alias import AliasMove
 from registry.core.digest import Digest
 from registry.core.errors import Conflict, NotFound, Refused
-from registry.core.records import Record
 from registry.core.refs import NO_ADAPTER, AliasName
+from registry.operations.gone import not_found
+from registry.operations.settle import catch_up
 from registry.store import Store
 
 if TYPE_CHECKING:
-    from registry.index import Index, Moving
+    from registry.index import Index
 
 FORMAT = 1
 
@@ -51,11 +52,13 @@ def move(
 
     Raises:
         Refused: another alias differs from this one in case only.
-        NotFound: it is to be removed and names no adapter.
+        NotFound: it is to be removed and names no adapter, or the adapter has just been removed.
         Conflict: it does not name the adapter that was expected.
     """
     with index.moving() as moving:
-        announced = _announced(store, moving)
+        announced = catch_up(store, moving)
+        if to is not None and not store.contains(to):
+            raise not_found(store, to)
         last = moving.last(name)
         before = None if last is None else last.after
         if last is not None and before is not None and last.name != name.name:
@@ -89,12 +92,3 @@ def move(
     for each in (*announced, record):
         store.settle(each)
     return Moved(AliasMove(name.name, sequence, before, to, now, who, record.digest), changed=True)
-
-
-def _announced(store: Store, moving: Moving) -> list[Record]:
-    """Moves by those who were killed since anyone looked: they count."""
-    found = [record for record in store.unsettled(lambda _: None) if record.kind == records.ALIAS]
-    for record in found:
-        store.put_record(record)
-    moving.add(found)
-    return found

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from registry.core import records
 from registry.core.digest import Digest
 from registry.core.errors import IndexMissing, RegistryError
 from registry.core.records import Record
 from registry.operations.reindex import reindex
-from registry.operations.settle import admit, settle
+from registry.operations.settle import admit
 from registry.store import Store
 
 if TYPE_CHECKING:
@@ -48,12 +49,15 @@ def mend(store: Store, index: Index, now: str, note: Note) -> None:
 
 
 def _finish(store: Store, index: Index, record: Record, now: str) -> None:
-    known = admit(store, record)
-    if known:
-        settle(store, index, known)
-        store.settle(record)
-    elif str(record.predicate.get("exported_at")) < _earlier(now):
-        store.settle(record)
+    if record.kind == records.EXPORT and not store.contains(record.subject):
+        if str(record.predicate.get("exported_at")) < _earlier(now):
+            store.settle(record)
+        return
+    with index.moving() as moving:
+        known = admit(store, record)
+        moving.add(known)
+    for each in (*known, record) if known else ():
+        store.settle(each)
 
 
 def _earlier(now: str) -> str:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from registry.core.errors import IndexMissing
+from registry.core.times import text_of
 from registry.disk import make_directories
 from registry.store import LocalStore
 
@@ -68,4 +69,4 @@ class Opened:
 
 def now() -> str:
     """UTC, ISO 8601, in microseconds: as text it sorts as it does in time."""
-    return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return text_of(dt.datetime.now(dt.UTC))

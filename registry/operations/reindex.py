@@ -15,6 +15,7 @@ from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, RegistryError
 from registry.core.records import Record
 from registry.core.summary import IndexChange
+from registry.operations.gone import standing
 from registry.operations.seal import read_seal
 from registry.operations.settle import admit
 from registry.store import Store
@@ -69,9 +70,10 @@ def reindex(store: Store, index: Index, progress: Callable[[int, int], None] | N
     damaged: list[RegistryError] = []
     counts: Counter[str] = Counter()
     set_aside = index.set_aside_if_damaged()
-    settled = [each for each in store.unsettled(damaged.append) if _is_admitted(store, each, damaged)]
+    settled: list[Record] = []
 
     def found() -> Iterator[Record]:
+        settled.extend(each for each in store.unsettled(damaged.append) if _is_admitted(store, each, damaged))
         place = 0
         for subject in _subjects(store):
             for record in _known_of(store, subject, damaged):
@@ -114,6 +116,9 @@ def _known_of(store: Store, subject: Digest, damaged: list[RegistryError]) -> It
             damaged.append(IntegrityError("is about an adapter of which no export is recorded", path=record.path))
         elif record.kind != records.EXPORT:
             yield record
+    if any(record.kind == records.REMOVAL for record in found) and store.contains(subject) and standing(store, subject):
+        hint = "Run `aorlta-reg add` on its checkpoint to have it again, or `aorlta-reg rm` to be rid of it"
+        damaged.append(IntegrityError("is stored although it was removed", key=str(subject), hint=hint))
 
 
 def _lost_exports(store: Store, subject: Digest, damaged: list[RegistryError]) -> list[Record]:

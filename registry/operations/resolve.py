@@ -9,6 +9,7 @@ from registry.core import refs
 from registry.core.digest import Digest
 from registry.core.errors import Ambiguous, NotFound
 from registry.core.refs import AliasName, Prefix, RunIteration
+from registry.operations.gone import not_found
 from registry.store import Store
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def resolve(store: Store, reference: str, index: Callable[[], Index | None]) -> 
         case Digest() as digest:
             found = digest
     if not store.contains(found):
-        raise NotFound("no such adapter in the store", key=str(found))
+        raise not_found(store, found)
     return found
 
 

@@ -40,7 +40,8 @@ class Seal:
 def read_seal(store: Store, digest: Digest) -> Seal:
     """Read and check the small files of a stored adapter; the weights' bytes are left to the caller.
 
-    An adapter without any record (its writer was killed between the two) is held to its manifest alone.
+    An adapter without any record (its writer was killed between the two) is held to its manifest alone; one that has
+    others, to the record that its writer announced.
 
     Raises:
         NotFound: no such adapter.
@@ -48,10 +49,14 @@ def read_seal(store: Store, digest: Digest) -> Seal:
     """
     known = exports(store, digest)
     data = read(store, digest, MANIFEST)
-    if known and all(jsontext.pretty(record.predicate) != data for record in known):
-        raise IntegrityError(
-            "the stored manifest is in none of its records", path=MANIFEST, key=str(digest), hint=REPAIR
-        )
+    missing: tuple[Record, ...] = ()
+    if known and not _stated(known, data):
+        missing = _stated(announced(store, digest), data)
+        known = exports(store, digest)  # again: its writer may have come to it meanwhile
+        if not missing and not _stated(known, data):
+            raise IntegrityError(
+                "the stored manifest is in none of its records", path=MANIFEST, key=str(digest), hint=REPAIR
+            )
     try:
         manifest = jsontext.parse(data, MANIFEST)
         stated = {name: Digest(manifest["adapter"][name]["sha256"]) for name in (WEIGHTS, CONFIG)}
@@ -66,8 +71,9 @@ def read_seal(store: Store, digest: Digest) -> Seal:
             hint=REPAIR,
         )
     files = {WEIGHTS: digest, CONFIG: stated[CONFIG], MANIFEST: Digest(hashlib.sha256(data).hexdigest())}
-    missing = () if known else (records.make(records.EXPORT, digest, manifest),)
-    return Seal(files, known or missing, missing)
+    if not known:
+        missing = (records.make(records.EXPORT, digest, manifest),)
+    return Seal(files, (*known, *missing), missing)
 
 
 def exports(store: Store, digest: Digest) -> tuple[Record, ...]:
@@ -77,6 +83,19 @@ def exports(store: Store, digest: Digest) -> tuple[Record, ...]:
         IntegrityError: a record does not match its name.
     """
     return tuple(store.records(digest, records.EXPORT))
+
+
+def announced(store: Store, digest: Digest) -> tuple[Record, ...]:
+    """The exports of an adapter that were announced and are not settled."""
+    return tuple(
+        record
+        for record in store.unsettled(lambda _: None)
+        if record.subject == digest and record.kind == records.EXPORT
+    )
+
+
+def _stated(known: Iterable[Record], manifest: bytes) -> tuple[Record, ...]:
+    return tuple(record for record in known if jsontext.pretty(record.predicate) == manifest)
 
 
 def verify(store: Store, digest: Digest, expected: Iterable[memoryview] | None = None) -> Seal:

@@ -8,22 +8,26 @@ the work, at any time and more than once, without knowing who began it or whethe
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from registry.adapter import same_export
 from registry.core import records
+from registry.core.errors import RegistryError
 from registry.core.records import Record
+from registry.operations.gone import standing
 from registry.operations.seal import read_seal
 from registry.store import Store
 
 if TYPE_CHECKING:
-    from registry.index import Index
+    from registry.index import Index, Moving
 
 
 def admit(store: Store, record: Record) -> list[Record]:
     """Put an announced record among the records of its adapter, and return it with the exports that it hangs on.
 
-    An export is none as long as its adapter is not stored: then nothing is done, and nothing returned.
+    An export is none as long as its adapter is not stored: then nothing is done, and nothing returned. A removal is
+    finished: the adapter goes, unless it was exported again since. Nobody else may publish or remove meanwhile.
 
     Raises:
         IntegrityError: an export's record, or the adapter's manifest, is damaged.
@@ -31,6 +35,8 @@ def admit(store: Store, record: Record) -> list[Record]:
     """
     if record.kind != records.EXPORT:
         store.put_record(record)
+        if record.kind == records.REMOVAL and standing(store, record.subject) is not None:
+            store.remove(record.subject)
         return [*store.records(record.subject, records.EXPORT), record]
     if not store.contains(record.subject):
         return []
@@ -49,3 +55,18 @@ def settle(store: Store, index: Index, new: Iterable[Record]) -> None:
     index.add(new)
     for record in new:
         store.settle(record)
+
+
+def catch_up(store: Store, moving: Moving) -> list[Record]:
+    """Admit what was announced by those who were killed since anyone looked: it counts for what follows.
+
+    Returns what is to be settled once the index's transaction has ended. What cannot be admitted is left to `mend`,
+    which says so.
+    """
+    done = []
+    for record in store.unsettled(lambda _: None):
+        with suppress(RegistryError):
+            known = admit(store, record)
+            moving.add(known)
+            done += [*known, record] if known else []
+    return done

@@ -78,6 +78,13 @@ class Store(Protocol):
         """One file of an adapter, open for reading."""
         ...
 
+    def remove(self, digest: Digest) -> bool:
+        """Delete an adapter: gone for readers at once and durably, whole; who has one of its files open reads on.
+
+        Its records stay. Returns False where no such adapter is stored.
+        """
+        ...
+
     def put_record(self, record: Record) -> None:
         """Keep a record, durably. A new one is announced first."""
         ...

@@ -73,6 +73,19 @@ class LocalStore:
             raise NotFound("no such adapter in the store", key=str(digest))
         return open_regular(os.path.join(self.directory(digest), name))
 
+    def remove(self, digest: Digest) -> bool:
+        final = self.directory(digest)
+        if not self.contains(digest):
+            return False
+        with staging_directory(self._staging) as stage:  # which is deleted at the end, by the next sweep if not by us
+            with translated(final):
+                try:
+                    os.rename(final, os.path.join(stage, digest.hex))
+                except FileNotFoundError:  # another process was first
+                    return False
+            sync_directory(os.path.dirname(final))
+        return True
+
     def put_record(self, record: Record) -> None:
         if len(record.data) > MAX_RECORD:
             raise StorageError("the record is too large to be read back", key=record.name, found=len(record.data))

@@ -21,6 +21,9 @@ STRONG = "sha256:352a8d16e519858e3c5aea084d5af335e51b2a1e498ac830f37eb957e39f4de
 TENSORS = "sha256:3db283b892608b00f25c5329fef9889954f52ac38b324cc7a262b19ae5ab22ea"
 """The two adapters, which have equal tensors: these bytes are promised too."""
 
+BARE = 1000
+"""Bytes of the first one's weights and config, without the manifest: that holds paths."""
+
 VOLATILE = (
     ("<time>", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")),
     ("<sha256>", re.compile(r"sha256:[0-9a-f]{64}")),
@@ -131,8 +134,13 @@ STOPPED_RUN = {
     "path": "<root>/stopped",
     "config_digest": "<sha256>",
 }
+SCORED_DOCUMENT = {**PLAIN_DOCUMENT, "scores": SCORE_RUN["scores"], "score_runs": [SCORE_RUN, STOPPED_RUN]}
 OTHERWISE = "<root>/eval/run_result.json: model.adapter"
 NO_METRIC = "no score run of its adapters that completed has this metric"
+RELIED_ON = (
+    "Move or remove the aliases (`aorlta-reg alias remove NAME`); or give --force, and the record will name what was "
+    "overridden"
+)
 MISPLACED = "Look at `aorlta-reg alias history` before moving it"
 NO_MANIFEST = "no manifest beside the checkpoint: nothing says which bytes the trainer wrote"
 NO_RUN = "the run is not known: give it with --run"
@@ -285,7 +293,7 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
     (
         f"show {PLAIN}",
         0,
-        {**PLAIN_DOCUMENT, "scores": SCORE_RUN["scores"], "score_runs": [SCORE_RUN, STOPPED_RUN]},
+        SCORED_DOCUMENT,
         None,
     ),
     (
@@ -312,6 +320,35 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
             }
         },
     ),
+    (f"alias set kept {STRONG}", 0, {**move(1, None, STRONG), "alias": "kept", "changed": True}, None),
+    (
+        f"rm {STRONG}",
+        6,
+        None,
+        {
+            "error": {
+                "kind": "Conflict",
+                "message": f"{STRONG}: the adapter is relied on; found alias kept. {RELIED_ON}",
+                "key": STRONG,
+                "found": "alias kept",
+                "hint": RELIED_ON,
+            }
+        },
+    ),
+    (
+        f"rm {STRONG} --force --reason old",
+        0,
+        {
+            "digest": STRONG,
+            "bytes": "<with the manifest>",
+            "reason": "old",
+            "overrode": [{"kind": "alias", "name": "kept"}],
+            "removed_at": "<time>",
+            "record": "<sha256>",
+        },
+        None,
+    ),
+    ("list", 0, {"adapters": [{**SCORED_DOCUMENT, "same_tensors": []}]}, None),
     ("db current", 0, {"found": HEAD, "needed": HEAD}, None),
     ("db upgrade", 0, {"found": HEAD, "needed": HEAD}, None),
 ]
@@ -330,7 +367,8 @@ def normal(value: Any, root: str) -> Any:
     """`value` with what differs from run to run replaced."""
     match value:
         case dict():
-            return {key: normal(each, root) for key, each in value.items()}
+            manifest = {"bytes": "<with the manifest>"} if "overrode" in value and value["bytes"] > BARE else {}
+            return {key: normal(each, root) for key, each in (value | manifest).items()}
         case list():
             return [normal(each, root) for each in value]
         case str() if value not in (PLAIN, STRONG, TENSORS):

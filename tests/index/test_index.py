@@ -173,7 +173,9 @@ def test_removed_adapters_are_not_listed_and_what_is_known_of_them_stays(
     index.add([exported("b", at=2, checkpoint="late")])  # an export before the removal changes nothing
     assert found(index, "b").removed_at is not None
     again = exported("b", at=2, checkpoint="again")
-    index.add([records.make(records.EXPORT, again.subject, again.predicate | {"exported_at": "2026-06"})])
+    index.add(
+        [records.make(records.EXPORT, again.subject, again.predicate | {"exported_at": "2026-06-01T00:00:00.000000Z"})]
+    )
     assert found(index, "b").removed_at is None
     assert [each.digest for each in index.newest(9)] == [digest_of("b"), digest_of("a")]
 

@@ -222,7 +222,8 @@ class Overtaken(LocalStore):
 def add_overtaken(registry: Registry, checkpoint: Path, meanwhile: Callable[[], object]) -> Added:
     from registry.operations.add import add
 
-    return add(Overtaken(registry.home, meanwhile), read_checkpoint(str(checkpoint)), "2026-01-01T00:00:00.000000Z")[0]
+    store, now = Overtaken(registry.home, meanwhile), "2026-01-01T00:00:00.000000Z"
+    return add(store, registry._opened.index, read_checkpoint(str(checkpoint)), now)[0]
 
 
 def test_publication_that_another_process_won_counts_as_present(
@@ -235,12 +236,13 @@ def test_publication_that_another_process_won_counts_as_present(
     assert runs == {"run", "twin"}
 
 
-def test_damaged_copy_that_won_the_publication_is_not_called_present(registry: Registry, checkpoint: Path) -> None:
+def test_damaged_copy_that_won_the_publication_is_replaced(registry: Registry, checkpoint: Path) -> None:
     def publish_damaged() -> None:
         flip(directory(registry, Registry(registry.home).add(checkpoint)) / WEIGHTS)
 
-    with pytest.raises(IntegrityError):
-        add_overtaken(registry, checkpoint, publish_damaged)
+    added = add_overtaken(registry, checkpoint, publish_damaged)
+    assert (added.outcome, added.new_export, len(quarantined(registry))) == ("repaired", False, 1)
+    assert registry.path(added.digest.hex)
 
 
 def test_record_and_manifest_are_canonical_and_hold_nothing_but_the_export(

@@ -295,6 +295,7 @@ def test_interrupt_while_reading_leaves_no_registry(cli: CommandLine, twins: tup
 def test_bytes_reach_the_disk_before_their_name_does_and_the_index_comes_last(
     cli: CommandLine, twins: tuple[Path, Path], wanted: tuple[str, dict[str, bytes]], tmp_path: Path
 ) -> None:
+    cli.ok("db", "upgrade")
     calls = trace(cli, "add", twins[0], log=tmp_path / "log", calls=("write", "fsync", "rename", "pwrite64"))
     digest = wanted[0].removeprefix("sha256:")
     home, final = str(cli.home), f"{cli.home}/adapters/{digest[:2]}/{digest}"
@@ -314,7 +315,8 @@ def test_bytes_reach_the_disk_before_their_name_does_and_the_index_comes_last(
     record = calls[recorded][1].split('"')[1]
     assert last("write", f"<{record}>") < last("fsync", f"<{record}>") < recorded
     record_listed = last("fsync", f"<{home}/records/{digest[:2]}/{digest}>")
-    indexed = next(at for at, call in enumerate(calls) if call[0] == "pwrite64" and f"{home}/index.sqlite" in call[1])
+    rows = f"<{home}/index.sqlite-wal>"
+    indexed = next(at for at, call in enumerate(calls) if call[0] == "pwrite64" and rows in call[1])
     assert published < listed < recorded < record_listed < indexed
     for made in ("", "/adapters", "/records", f"/records/{digest[:2]}"):
         assert last("fsync", f"<{home}{made}>", indexed), "new directories are linked durably too"

@@ -141,6 +141,36 @@ class StoreContract:
         assert backend.adapters() == {A: FILES}
         assert backend.litter() == []
 
+    def test_removed_adapter_is_gone_whole_and_no_other(self, backend: Backend) -> None:
+        store, record = backend.store, records.make(records.EXPORT, A, {"n": 1})
+        assert publish(store, A)
+        backend.plant(B, OTHER)
+        store.put_record(record)
+        assert store.remove(A)
+        assert backend.adapters() == {B: OTHER}
+        assert not store.contains(A)
+        assert list(store.digests()) == [B]
+        with pytest.raises(NotFound):
+            store.open(A, "weights.bin")
+        assert backend.records() == {(A, record.name): record.data}, "what is known of it stays"
+        assert backend.litter() == []
+
+    def test_removing_what_is_not_there_changes_nothing_and_says_so(self, backend: Backend) -> None:
+        assert not backend.store.remove(A)
+        assert backend.adapters() == {}
+        backend.plant(A, FILES)
+        assert backend.store.remove(A)
+        assert not backend.store.remove(A)
+        assert publish(backend.store, A), "and it can be published again"
+        assert backend.adapters() == {A: FILES}
+
+    def test_reader_of_a_removed_adapter_reads_on(self, backend: Backend) -> None:
+        backend.plant(A, FILES)
+        with backend.store.open(A, "weights.bin") as file:
+            start = file.read(10)
+            backend.store.remove(A)
+            assert start + file.read() == FILES["weights.bin"]
+
     def test_digests_come_sorted_and_are_found_by_prefix(self, backend: Backend) -> None:
         stem = "abcd" + "0" * 58
         same = [Digest(stem + end) for end in ("01", "02", "10")]

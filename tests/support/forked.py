@@ -24,9 +24,11 @@ _VAIN: dict[str, Callable[[], object]] = {
     "rename": lambda: os.rename("", ""),
     "rmdir": lambda: os.rmdir(""),
     "unlink": lambda: os.unlink(""),
+    "unlinkat": lambda: os.unlink("", dir_fd=_NOWHERE),
     "write": lambda: os.write(_NOWHERE, b""),
     "pwrite64": lambda: os.pwrite(_NOWHERE, b"", 0),
     "ftruncate": lambda: os.ftruncate(_NOWHERE, 0),
+    "fsync": lambda: os.fsync(_NOWHERE),
     "fdatasync": lambda: os.fdatasync(_NOWHERE),
 }
 
