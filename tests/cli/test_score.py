@@ -46,6 +46,7 @@ def test_score_run_is_added_listed_and_shown(mine: Shelf, tmp_path: Path) -> Non
     assert row.split()[:-1] == [mine.hex[:12], "eval-1", "completed", "mmlu/law", "2,", "pass@1", "0.41"]
     assert cli.ok("score", "list", mine.hex[:6]).splitlines() == [header, row]
     shown = cli.ok("show", mine.hex).splitlines()
+    assert "score run     eval-1, 20" in "\n".join(shown)
     assert "  score       pass@1 0.41" in shown
     assert f"  from        {run}" in shown
 
@@ -61,7 +62,9 @@ def test_partial_scores_are_marked_wherever_they_are_told(mine: Shelf, tmp_path:
     assert "never shown as an adapter's scores" in second
     (row,) = cli.ok("score", "list").splitlines()[1:]
     assert row.split()[1:6] == ["-", "stopped", "partial:", "pass@1", "0.9"]
-    assert "  partial     pass@1 0.9" in cli.ok("show", mine.hex).splitlines()
+    shown = cli.ok("show", mine.hex).splitlines()
+    assert "  partial     pass@1 0.9" in shown
+    assert any(line.startswith("score run     20") and line.endswith("Z, stopped early: out of time") for line in shown)
     done = cli("score", "plot", "run", "--metric", "pass@1", "--to", tmp_path / "plot.png")
     assert (done.code, done.out) == (3, "")
     assert not (tmp_path / "plot.png").exists()
