@@ -157,7 +157,7 @@ def _comparison_rows(comparison: ComparisonSummary) -> list[tuple[str, object]]:
 
 def _score_run_rows(run: ScoreRunSummary) -> list[tuple[str, object]]:
     return [
-        ("score run", f"{_or_none(run.name)}, {run.scored_at}{stop_text(run)}"),
+        ("score run", f"{f'{run.name}, ' if run.name else ''}{run.scored_at}{stop_text(run)}"),
         *(
             ("  partial" if run.status is Status.STOPPED else "  score", f"{name} {value:g}")
             for name, value in run.scores

@@ -15,6 +15,7 @@ from registry.disk import translated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _LAYER = re.compile(r"\.(\d+)\.")
 _NOTHING = float("nan")
@@ -124,6 +125,17 @@ def draw_scores(run: str, metric: str, points: Sequence[ScorePoint], path: str) 
         Refused: no iteration is known of any point.
         StorageError: the file cannot be written.
     """
+    figure = score_figure(run, metric, points)
+    with translated(path), warnings.catch_warnings(action="ignore", category=UserWarning):  # a letter the font lacks
+        figure.savefig(path, format="png", dpi=150)
+
+
+def score_figure(run: str, metric: str, points: Sequence[ScorePoint]) -> Figure:
+    """What `draw_scores` draws: a line, and on it a kind of mark for each verdict, told in the legend.
+
+    Raises:
+        Refused: no iteration is known of any point.
+    """
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
@@ -164,8 +176,7 @@ def draw_scores(run: str, metric: str, points: Sequence[ScorePoint], path: str) 
     axes.spines[["top", "right"]].set_visible(False)
     plain: dict[str, Any] = {"frameon": False, "fontsize": 9, "alignment": "left"}
     axes.legend(title="served as", loc="center left", bbox_to_anchor=(1.01, 0.5), **plain)
-    with translated(path), warnings.catch_warnings(action="ignore", category=UserWarning):  # a letter the font lacks
-        figure.savefig(path, format="png", dpi=150)
+    return figure
 
 
 def _short(text: str) -> str:

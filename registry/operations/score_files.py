@@ -16,7 +16,7 @@ from registry.core.digest import Digest
 from registry.core.errors import InvalidReference, MalformedFile, NotFound, Refused, shown
 from registry.core.model import number
 from registry.core.summary import Status
-from registry.disk import read_small
+from registry.disk import read_small, translated
 
 RESULT = "run_result.json"
 CONFIG = "config.json"
@@ -90,7 +90,8 @@ def read_score_run(path: str) -> ScoreFiles:
         Refused: a file is too large, of another kind, or does not say what it must; MalformedFile among them.
         StorageError: a file cannot be read.
     """
-    directory = os.path.abspath(path)
+    with translated(path):  # the current directory may be gone
+        directory = os.path.abspath(path)
     if os.path.basename(directory) == RESULT and not os.path.isdir(directory):
         directory = os.path.dirname(directory)
     elif os.path.lexists(directory) and not os.path.isdir(directory):

@@ -25,7 +25,7 @@ def test_score_runs_are_listed_newest_first_of_all_or_of_one_adapter(
     index: Index, exported: Make, scored: Make
 ) -> None:
     made = [scored("a", at=2, accuracy=0.5), scored("b", at=3, status="stopped"), scored("a", at=1, loss=2)]
-    twins = [scored("a", at=5, accuracy=each) for each in (0.1, 0.2)]
+    twins = [scored("a", at=5, accuracy=each) for each in (0.1, 0.2, 0.3, 0.4, 0.5)]
     index.add([exported("a"), exported("b", checkpoint="other"), *made, *twins])
     tied = sorted((each.digest for each in twins), reverse=True)
     assert [each.record for each in index.score_runs(None, 9)] == [
@@ -34,10 +34,11 @@ def test_score_runs_are_listed_newest_first_of_all_or_of_one_adapter(
         made[0].digest,
         made[2].digest,
     ]
-    assert [each.record for each in index.score_runs(None, 2)] == tied
+    assert [each.record for each in index.score_runs(None, 2)] == tied[:2]
+    assert [each.record for each in index.score_runs(digest_of("a"), 5)] == tied
     assert [each.record for each in index.score_runs(digest_of("b"), 9)] == [made[1].digest]
     assert index.score_runs(digest_of("unknown"), 9) == []
-    assert index.score_runs(digest_of("a"), 9)[2].scores == (("accuracy", 0.5),)
+    assert index.score_runs(digest_of("a"), 9)[5].scores == (("accuracy", 0.5),)
 
 
 def test_a_record_answers_as_its_row_in_the_index_does(index: Index, exported: Make, scored: Make) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from registry.core import records
 from registry.core.comparison import Verdict
 from registry.core.records import Record
 from registry.core.summary import Status
+from registry.index import Database, Index
 from registry.operations import mend
+from registry.operations.score import score
+from registry.operations.score_files import read_score_run
 from registry.store import LocalStore
 from tests.support.answers import answers, lose_index
 from tests.support.process import COMMAND, CommandLine
@@ -60,6 +64,7 @@ def test_a_score_run_is_linked_kept_as_a_record_and_answered(
     result = result_of(adapters[0], scores={"pass@1": 0.41, "mmlu": {"law": 1}, "note": "fine"}, run_id="eval-1")
     run = write_score_run(tmp_path / "eval", result, {"model": {"adapter_dir": registry.path("r@1")}})
     done = registry.add_score(run)
+    assert LocalStore(registry.home).unsettled() == [], "before another question can have settled it"
     assert (done.new, done.left_out) == (True, ("note is text",))
     assert (done.run.adapter, done.run.name, done.run.status) == (adapters[0], "eval-1", Status.COMPLETED)
     (record,) = score_records(registry)
@@ -81,7 +86,6 @@ def test_a_score_run_is_linked_kept_as_a_record_and_answered(
     assert registry.score_runs(str(adapters[1])) == []
     assert registry.show("r@1").score_runs == (done.run,)
     assert registry.show("r@1").scores == {"mmlu/law": 1, "pass@1": 0.41}
-    assert LocalStore(registry.home).unsettled() == []
 
 
 def test_adding_it_again_or_from_elsewhere_writes_nothing_and_tells_the_known_one(
@@ -350,6 +354,32 @@ def test_what_a_killed_writer_had_announced_is_known_and_finished(
     monkeypatch.setattr(mend, "FEW", 1)  # so that nobody mends before it is looked for
     assert Registry(registry.home).add_score(run) == made.__class__(made.run, new=False, left_out=())
     assert [each.digest for each in score_records(registry)] == [record.digest]
+
+
+class Overtaken(Index):
+    """An index whose lock another process, which adds the same, gets first."""
+
+    def __init__(self, database: Database, other: Callable[[], object]) -> None:
+        super().__init__(database)
+        self._other = other
+
+    @contextmanager
+    def adding(self) -> Iterator[Callable[[Iterable[Record]], None]]:
+        self._other()
+        with super().adding() as add:
+            yield add
+
+
+def test_who_waited_for_the_lock_finds_what_was_recorded_meanwhile(
+    registry: Registry, adapters: list[Digest], tmp_path: Path
+) -> None:
+    run = write_score_run(tmp_path / "eval", result_of(adapters[0]))
+    first = []
+    index = Overtaken(registry._opened.database, lambda: first.append(Registry(registry.home).add_score(run)))
+    files, store = read_score_run(str(run)), LocalStore(registry.home)
+    done = score(store, index, adapters[0], files, ("result",), now="2999", who="late@host", derive=True)
+    assert (first[0].new, done.new, done.run) == (True, False, first[0].run)
+    assert [each.digest for each in score_records(registry)] == [first[0].run.record]
 
 
 def start(registry: Registry, *arguments: str | Path) -> subprocess.Popen[str]:

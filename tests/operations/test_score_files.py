@@ -224,6 +224,14 @@ def test_what_is_no_score_run_is_refused_or_not_found_by_its_path(tmp_path: Path
         read_score_run(str(directory))
 
 
+def test_a_current_directory_that_is_gone_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(NotFound):
+        read_score_run(".")
+
+
 @pytest.mark.parametrize("adapter", [5, ["x"], {}, True])
 def test_an_adapter_that_is_no_text_is_refused(adapter: Any, tmp_path: Path) -> None:
     with pytest.raises(MalformedFile, match=r"config\.json: model\.adapter: not a reference"):
