@@ -21,6 +21,7 @@ _BUSY_TIMEOUT = 60.0  # seconds a writer waits for another one
 _WRITE = "aorlta_write"
 _DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 """The first is for tables that are not what they should be."""
+_CUT_OFF = sqlite3.SQLITE_IOERR_SHORT_READ  # pages that the database must have are not in the file
 _COMPANIONS = ("-wal", "-shm", "-journal")  # before the database itself: SQLite would apply them to the next one
 
 
@@ -112,7 +113,8 @@ class Database:
             with self._engine.execution_options(**{_WRITE: write}).begin() as connection:
                 yield connection
         except DBAPIError as error:
-            if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
+            code = getattr(error.orig, "sqlite_errorcode", 0)
+            if code & 0xFF in _DAMAGE or code == _CUT_OFF:
                 hint = "Run `aorlta-reg reindex`: it is made anew from the store"
                 raise IndexDamaged(f"the index is damaged: {error.orig}", path=self._path, hint=hint) from error
             raise StorageError(f"the index failed: {error.orig}", path=self._path) from error

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from registry import Registry, RegistryError
+from registry import Digest, Registry, RegistryError
 from registry.store import LocalStore
 
 
@@ -19,7 +19,7 @@ def answers(home: Path) -> dict[str, Any]:
     names = {move.name for alias in _alias_names(home) for move in registry.alias_history(alias)}
     return {
         "list": listed,
-        "show": {str(digest): _answer(registry.show, digest.hex) for digest in LocalStore(str(home)).digests()},
+        "show": {str(digest): _answer(registry.show, digest.hex) for digest in _known(home)},
         "runs": {reference: _answer(registry.resolve, reference) for reference in sorted(wanted)},
         "aliases": registry.aliases(),
         "named": {name: _answer(registry.resolve, name) for name in sorted(names)},
@@ -32,6 +32,12 @@ def answers(home: Path) -> dict[str, Any]:
         },
         "history": {name: registry.alias_history(name) for name in sorted(names)},
     }
+
+
+def _known(home: Path) -> set[Digest]:
+    """Adapters that are stored, or that something is recorded of: of those that were removed, who did it is told."""
+    store = LocalStore(str(home))
+    return {*store.digests(), *store.subjects()}
 
 
 def _alias_names(home: Path) -> set[str]:
