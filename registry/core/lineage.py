@@ -12,6 +12,8 @@ from typing import Any
 from registry.core import jsontext
 from registry.core.digest import Digest
 
+LISTED = 200
+"""Exports of one run that are shown where nothing else is asked for."""
 _MARK = 16  # hex digits that keep keys of equal names apart
 
 
@@ -75,8 +77,8 @@ class Lineage:
 
     A run's node stands for one stretch of it: what its exports say alike of base and start. A stated start that this
     registry does not have is a node too, with `known` false. What is order within a run and no descent is no edge: a
-    run resumed from its own checkpoint has `resumed_from_iteration`, and a checkpoint that holds the adapter that its
-    run started from has that one under `unchanged`.
+    run resumed from its own checkpoint has `resumed_from_own` and `resumed_from_iteration`, and a checkpoint that holds
+    the adapter that its run started from has that one under `unchanged`.
 
     Attributes:
         asked: keys of what was asked for: one node, or, for a run, one for each stretch.
@@ -122,7 +124,10 @@ def lineage(
     """Put a lineage together: sorted, and without the edges that would close a loop.
 
     Args:
-        asked, nodes, edges, left_out: its parts, in any order.
+        asked: keys of what was asked for.
+        nodes: in any order.
+        edges: in any order.
+        left_out: in any order.
         stated_at: tells, of targets of starts, when each was first stated. Only asked where there is a loop: of the
             statements that contradict one another, the last is left out.
     """

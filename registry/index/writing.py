@@ -102,7 +102,9 @@ def _write_exports(connection: Connection, rows: Sequence[Row]) -> None:
     named = [{"name": row["run"]} for row in rows if row["run"] is not None]
     _write(connection, _unless_there(runs, "name"), named)
     stretch = [{name: row[name] or "" for name in _STRETCH} for row in rows]
-    _write(connection, _unless_there(stretches, *_STRETCH), list({tuple(each.values()): each for each in stretch}.values()))
+    _write(
+        connection, _unless_there(stretches, *_STRETCH), list({tuple(each.values()): each for each in stretch}.values())
+    )
     ids = [
         {"of_adapter": row["digest"], "of_checkpoint": row["checkpoint"]}
         | {f"of_{name}": value for name, value in of.items()}

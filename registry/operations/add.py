@@ -12,7 +12,7 @@ from registry.core import records
 from registry.core.comparison import Comparison
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, RegistryError
-from registry.core.model import CONFIG, Checkpoint
+from registry.core.model import CONFIG
 from registry.core.records import Record
 from registry.operations import export, seal
 from registry.store import Store
@@ -49,8 +49,8 @@ class Added:
     comparison_error: RegistryError | None = None
 
 
-def add(store: Store, checkpoint: Checkpoint, now: str) -> tuple[Added, tuple[Record, ...]]:
-    """Publish a checkpoint's adapter and record the export. Returns the result and all the adapter's export records.
+def add(store: Store, new: export.Export, now: str) -> tuple[Added, tuple[Record, ...]]:
+    """Publish a prepared adapter and record its export. Returns the result and all the adapter's export records.
 
     The stored copy of a known adapter is compared with the checkpoint's bits first; only a sound one counts as present.
 
@@ -58,7 +58,6 @@ def add(store: Store, checkpoint: Checkpoint, now: str) -> tuple[Added, tuple[Re
         IntegrityError: what was written is not what was read, or a record is corrupt.
         StorageError: the store failed; the adapter is there whole or not at all.
     """
-    new = export.prepare(checkpoint)
     earlier = seal.exports(store, new.digest)
     stored, damage = _stored(store, new)
     outcome = Outcome.PRESENT

@@ -79,6 +79,7 @@ def test_it_states_everything_that_is_known(tmp_path: Path) -> None:
             "iteration": 3,
             "config_sha256": hashlib.sha256((tmp_path / "run/config.json").read_bytes()).hexdigest(),
             "warm_start": PARENT,
+            "warm_start_source": "config",
             "resumed_from": PARENT,
             "stochastic_rounding": True,
         },
