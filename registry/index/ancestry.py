@@ -128,17 +128,18 @@ class _Walk:
     def climb(self, origin: _Origin, generations: float) -> None:
         """Go towards what it came from."""
         adapters, checkpoints, stretches = set(origin.adapters), set(origin.checkpoints), set(origin.stretches)
-        seen_adapters, seen_checkpoints = set(adapters), set(checkpoints)
+        seen_adapters, seen_checkpoints = set(adapters), set[int]()
         generation = 0
         while adapters or checkpoints or stretches:
             exported = list(kinship.exports_of_adapters(self._connection, adapters))
-            saved = list(kinship.exports_of_checkpoints(self._connection, checkpoints))
-            self._met.meet({row.stretch_id for row in (*exported, *saved)})
+            self._met.meet({row.stretch_id for row in exported})
             for row in exported:
                 if not self._met.is_unchanged(row):
-                    self._show_saved(row)
                     self._drawn.exported(row)
-                    stretches.add(row.stretch_id)
+                    checkpoints.add(row.checkpoint_id)
+            saved = list(kinship.exports_of_checkpoints(self._connection, checkpoints - seen_checkpoints))
+            self._met.meet({row.stretch_id for row in saved})
+            seen_checkpoints |= checkpoints
             for row in saved:
                 self._show_saved(row)
                 stretches.add(row.stretch_id)
@@ -153,9 +154,7 @@ class _Walk:
                 self._own |= stretches
             self._climbed |= stretches
             adapters -= seen_adapters
-            checkpoints -= seen_checkpoints
             seen_adapters |= adapters
-            seen_checkpoints |= checkpoints
             stretches = set()
             generation += 1
 

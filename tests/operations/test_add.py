@@ -222,7 +222,8 @@ class Overtaken(LocalStore):
 def add_overtaken(registry: Registry, checkpoint: Path, meanwhile: Callable[[], object]) -> Added:
     from registry.operations.add import add
 
-    return add(Overtaken(registry.home, meanwhile), read_checkpoint(str(checkpoint)), "2026-01-01T00:00:00.000000Z")[0]
+    new = export.prepare(read_checkpoint(str(checkpoint)))
+    return add(Overtaken(registry.home, meanwhile), new, "2026-01-01T00:00:00.000000Z")[0]
 
 
 def test_publication_that_another_process_won_counts_as_present(
