@@ -14,7 +14,7 @@ BOXES = ("├─ ", "└─ ", "│  ", "   ")
 PLAIN = ("|- ", "`- ", "|  ", "   ")
 """What stands in front of a line: a child, the last child; and, below these, of their own children."""
 ASKED = "*"
-_HOW = {Link.WARM_STARTED: "warm-started from it", Link.RESUMED: "resumed from it"}
+_HOW = {Link.WARM_STARTED: "warm-started from it", Link.RESUMED: "resumed from the checkpoint"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,13 @@ class _Tree:
         return f", {_HOW[link]}{same}"
 
     def _order(self, edge: Edge) -> tuple[Any, ...]:
-        """Comparisons and score runs first, as they were made; then checkpoints by iteration; then runs by name."""
+        """Comparisons and score runs first, as they were made; then checkpoints by iteration; then runs by name.
+
+        Of one run's stretches, those that it resumed itself come last, by the iteration that they began with.
+        """
         node = self._nodes[edge.target]
         at = node.facts.get("compared_at") or node.facts.get("scored_at") or ""
         last = Kind.COMPARISON if node.kind is Kind.SCORE else node.kind
-        return -ORDER.index(last), at, *node_order(node)
+        began = node.facts.get("resumed_from_iteration")
+        name = node.facts["name"] if node.kind is Kind.RUN else ""
+        return -ORDER.index(last), at, name, -1 if began is None else began, *node_order(node)

@@ -118,7 +118,7 @@ class _Walk:
                 return _Origin(stretches=ids, keys=tuple(map(run_key, rows))) if rows else None
             case Kind.CHECKPOINT:
                 for row in kinship.checkpoints_called(self._connection, [start.name]):
-                    key = self._drawn.checkpoint(row.digest, row.bytes)
+                    key = self._drawn.checkpoint(row.digest)
                     return _Origin(checkpoints=frozenset({row.id}), keys=(key,))
             case _:
                 for row in kinship.adapters_called(self._connection, [start.name]):
@@ -163,7 +163,10 @@ class _Walk:
         adapters, checkpoints, stretches = set(origin.adapters), set(origin.checkpoints), set(origin.stretches)
         exported = list(kinship.exports_of_checkpoints(self._connection, checkpoints))
         self._met.meet({row.stretch_id for row in exported})
-        adapters |= {row.adapter_id for row in exported if self._show_exported(row)}
+        for row in exported:
+            self._drawn.saved(row, None)
+            if self._show_exported(row):
+                adapters.add(row.adapter_id)
         self._described |= adapters
         self.list_exports(stretches)
         seen = set(stretches)
@@ -314,7 +317,7 @@ class _Walk:
         stated, row = self._met.rows[stretch].resumed_from, self._met.resumes.get(stretch)
         if not stated or stretch in self._met.own:
             return set()
-        key = self._drawn.checkpoint(stated, None if row is None else row.bytes)
+        key = self._drawn.checkpoint(stated, known=row is not None)
         self._inbound[stretch].add((key, Link.RESUMED))
         return set() if row is None else {row.id}
 

@@ -42,7 +42,6 @@ _EXPORT = (
     exports.c.iteration,
     checkpoints.c.id.label("checkpoint_id"),
     checkpoints.c.digest.label("checkpoint"),
-    checkpoints.c.bytes,
     *_ADAPTER,
 )
 
@@ -72,7 +71,6 @@ _RESUMABLE = (
     select(
         checkpoints.c.id,
         checkpoints.c.digest,
-        checkpoints.c.bytes,
         stretches.c.run,
         func.min(exports.c.iteration).label("iteration"),
     )
@@ -84,9 +82,7 @@ _STARTED = stretches.c.id.label("started")
 _ADAPTERS_EXPORTS = _exports().where(exports.c.adapter_id.in_(_OF))
 _CHECKPOINTS_EXPORTS = _exports().where(exports.c.checkpoint_id.in_(_OF))
 _ONE_OF = select(*_ADAPTER).where(adapters.c.digest.in_(_OF))
-_ONE_CHECKPOINT = select(checkpoints.c.id, checkpoints.c.digest, checkpoints.c.bytes).where(
-    checkpoints.c.digest.in_(_OF)
-)
+_ONE_CHECKPOINT = select(checkpoints.c.id, checkpoints.c.digest).where(checkpoints.c.digest.in_(_OF))
 _STRETCHES = select(stretches).where(stretches.c.id.in_(_OF))
 _STRETCHES_OF_RUN = select(stretches).where(stretches.c.run.in_(_OF))
 _COUNTS = (

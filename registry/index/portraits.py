@@ -56,12 +56,11 @@ class Drawn:
         }
         return self._add(Kind.RUN, run_key(stretch), facts)
 
-    def checkpoint(self, digest: str, size: int | None) -> str:
-        """Add a checkpoint; `size` in bytes, None for one that is not known here."""
+    def checkpoint(self, digest: str, *, known: bool = True) -> str:
+        """Add a checkpoint, which may be one that a run was resumed from and that is not known here."""
         facts: Facts = {
             "digest": _full(digest),
-            "known": size is not None,
-            "bytes": size,
+            "known": known,
             "iteration": None,
             "unchanged": [],
         }
@@ -90,8 +89,8 @@ class Drawn:
         return self._add(Kind.ADAPTER, digest_key(Kind.ADAPTER, digest), facts)
 
     def saved(self, row: Row[Any], run: str | None) -> str:
-        """Add the checkpoint of an export, as saved by the run with this key."""
-        key = self.checkpoint(row.checkpoint, row.bytes)
+        """Add the checkpoint of an export with its iteration, and, if there is one, as saved by the run of this key."""
+        key = self.checkpoint(row.checkpoint)
         facts = self._facts[key]
         if row.iteration is not None:
             facts["iteration"] = row.iteration if facts["iteration"] is None else min(row.iteration, facts["iteration"])
@@ -102,12 +101,12 @@ class Drawn:
     def exported(self, row: Row[Any]) -> str:
         """Add the adapter of an export, as exported from its checkpoint."""
         key = self.adapter(row)
-        self.edges.add(Edge(self.checkpoint(row.checkpoint, row.bytes), key, Link.EXPORTED))
+        self.edges.add(Edge(self.checkpoint(row.checkpoint), key, Link.EXPORTED))
         return key
 
     def unchanged(self, row: Row[Any]) -> None:
         """Say that the checkpoint of an export holds the adapter that its run started from."""
-        facts = self._facts[self.checkpoint(row.checkpoint, row.bytes)]
+        facts = self._facts[self.checkpoint(row.checkpoint)]
         facts["unchanged"] = sorted({*facts["unchanged"], _full(row.adapter)})
 
     def digests(self, *kinds: Kind) -> set[str]:

@@ -37,7 +37,8 @@ def loaded(shelf: Shelf, arguments: list[str | Path], report: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["add", "add again", "export", "get", "path", "show", "list", "path of a run", "alias", "reindex"]
+    "command",
+    ["add", "add again", "export", "get", "path", "show", "list", "path of a run", "alias", "lineage", "reindex"],
 )
 def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: Path) -> None:
     new = write_checkpoint(tmp_path / "new", contents(lora_state(seed=9)))
@@ -51,6 +52,7 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
         "list": ["list"],
         "path of a run": ["path", "run@3"],
         "alias": ["alias", "list"],
+        "lineage": ["lineage", shelf.hex],
         "reindex": ["reindex"],
     }
     modules = loaded(shelf, arguments[command], tmp_path / "modules.json")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from registry import Registry, RegistryError
+from registry.core.summary import AdapterSummary
 from registry.store import LocalStore
 
 
@@ -22,8 +24,21 @@ def answers(home: Path) -> dict[str, Any]:
         "runs": {reference: _answer(registry.resolve, reference) for reference in sorted(wanted)},
         "aliases": registry.aliases(),
         "named": {name: _answer(registry.resolve, name) for name in sorted(names)},
+        "lineage": {
+            target: _answer(registry.lineage, target)
+            for target in sorted({each for adapter in listed for each in _parts(adapter)})
+        },
         "history": {name: registry.alias_history(name) for name in sorted(names)},
     }
+
+
+def _parts(adapter: AdapterSummary) -> Iterator[str]:
+    """An adapter, its checkpoints and its runs, as lineage can be asked of them."""
+    yield f"adapter:{adapter.digest.hex}"
+    for export in adapter.exports:
+        yield f"checkpoint:{export.checkpoint.hex}"
+        if export.run:
+            yield f"run:{export.run}"
 
 
 def _alias_names(home: Path) -> set[str]:
