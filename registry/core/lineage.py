@@ -54,7 +54,7 @@ class Node:
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Edge:
     """`target` came of `source`, both keys of nodes."""
 
@@ -136,7 +136,7 @@ def lineage(
     return Lineage(
         asked=tuple(sorted(asked)),
         nodes=tuple(sorted(by_key.values(), key=node_order)),
-        edges=tuple(sorted(kept)),
+        edges=tuple(sorted(kept, key=edge_order)),
         left_out=tuple(sorted(left_out)),
         contradictions=tuple(
             f"{_called(by_key[edge.target])} says that it started from {_called(by_key[edge.source])}, "
@@ -152,6 +152,11 @@ def node_order(node: Node) -> tuple[Any, ...]:
     return ORDER.index(node.kind), iteration is None, iteration or 0, node.key
 
 
+def edge_order(edge: Edge) -> tuple[str, str, str]:
+    """By source, target and link."""
+    return edge.source, edge.target, edge.link
+
+
 def _acyclic(
     edges: Collection[Edge], stated_at: Callable[[Collection[str]], Mapping[str, str]]
 ) -> tuple[list[Edge], list[Edge]]:
@@ -161,7 +166,7 @@ def _acyclic(
     if not doubtful:
         return list(edges), []
     first = stated_at({edge.target for edge in doubtful})
-    doubtful.sort(key=lambda edge: (first.get(edge.target, ""), edge))
+    doubtful.sort(key=lambda edge: (first.get(edge.target, ""), *edge_order(edge)))
     doubted = set(doubtful)
     kept = [edge for edge in edges if edge not in doubted]
     after: dict[str, list[str]] = defaultdict(list)
@@ -179,14 +184,15 @@ def _acyclic(
 
 def _knotted(edges: Collection[Edge]) -> set[str]:
     """The nodes on loops and between them: what is left when ends are taken off until there are none."""
-    left = {key for edge in edges for key in (edge.source, edge.target)}
-    for source, target in (("source", "target"), ("target", "source")):
+    left = {edge.source for edge in edges} & {edge.target for edge in edges}
+    for forward in (True, False):
         count: dict[str, int] = defaultdict(int)
         after: dict[str, list[str]] = defaultdict(list)
         for edge in edges:
             if edge.source in left and edge.target in left:
-                count[getattr(edge, target)] += 1
-                after[getattr(edge, source)].append(getattr(edge, target))
+                one, other = (edge.source, edge.target) if forward else (edge.target, edge.source)
+                count[other] += 1
+                after[one].append(other)
         ends = [key for key in left if not count[key]]
         while ends:
             key = ends.pop()

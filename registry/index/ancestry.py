@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row
 
 from registry.core.lineage import Edge, Kind, LeftOut, Lineage, Link, Start, digest_key, lineage
 from registry.index import kinship
-from registry.index.portraits import Drawn, run_key
+from registry.index.portraits import Drawn
 from registry.index.stretches import Stretches, resumable_of, starts_of
 
 TOTAL = 2000
@@ -115,7 +115,7 @@ class _Walk:
                 rows = list(kinship.stretches_of_run(self._connection, start.name))
                 ids = frozenset(row.id for row in rows)
                 self._met.meet(ids)
-                return _Origin(stretches=ids, keys=tuple(map(run_key, rows))) if rows else None
+                return _Origin(stretches=ids, keys=tuple(self._met.keys[each] for each in ids)) if rows else None
             case Kind.CHECKPOINT:
                 for row in kinship.checkpoints_called(self._connection, [start.name]):
                     key = self._drawn.checkpoint(row.digest)
@@ -187,7 +187,7 @@ class _Walk:
 
     def list_exports(self, stretches: Collection[int], *, describe: bool = True) -> None:
         """Show the first exports of each of these stretches, as far as the limits go."""
-        order = sorted(stretches, key=lambda each: run_key(self._met.rows[each]))
+        order = sorted(stretches, key=self._met.keys.__getitem__)
         counts = kinship.counts(self._connection, order)
         self._counts |= counts
         left = TOTAL - sum(map(len, self._shown.values()))
@@ -220,7 +220,9 @@ class _Walk:
                 starts = self._met.starts[stretch].values()
                 same_tensors = any(start.tensor_digest == row.warm_start for start in starts)
                 own, iteration = stretch in self._met.own, self._met.own.get(stretch)
-                self._drawn.run(row, same_tensors=same_tensors, own=own, own_iteration=iteration)
+                self._drawn.run(
+                    self._met.keys[stretch], row, same_tensors=same_tensors, own=own, own_iteration=iteration
+                )
             for source, link in self._inbound[stretch]:
                 self._drawn.edges.update(Edge(source, head, link) for head in self._heads[stretch])
         self._drawn.describe(self._connection, self._described)
@@ -258,7 +260,8 @@ class _Walk:
         for by_resume, row in rows:
             if by_resume and row.started in self._met.resumes:
                 self._show_saved(row)
-                self._show_exported(row)
+                if self._show_exported(row):
+                    self._described.add(row.adapter_id)
                 found.append((row.started, digest_key(Kind.CHECKPOINT, row.checkpoint), Link.RESUMED))
             elif not by_resume and row.adapter_id in self._met.starts[row.started] and not self._met.is_unchanged(row):
                 self._show_saved(row)
@@ -283,15 +286,13 @@ class _Walk:
     def _stand(self, stretch: int) -> None:
         """Let the run's node stand for a stretch of it."""
         if self._met.rows[stretch].run:
-            self._heads[stretch].add(run_key(self._met.rows[stretch]))
+            self._heads[stretch].add(self._met.keys[stretch])
 
     def _show_saved(self, row: Row[Any]) -> None:
         self._shown[row.stretch_id].add(row.export_id)
-        self._stand(row.stretch_id)
-        stretch = self._met.rows[row.stretch_id]
-        checkpoint = self._drawn.saved(row, run_key(stretch) if stretch.run else None)
-        if not stretch.run:
-            self._heads[row.stretch_id].add(checkpoint)
+        run = self._met.keys[row.stretch_id] if self._met.rows[row.stretch_id].run else None
+        checkpoint = self._drawn.saved(row, run)
+        self._heads[row.stretch_id].add(run or checkpoint)
 
     def _show_exported(self, row: Row[Any]) -> bool:
         """Returns whether the adapter is one that came of it."""
@@ -324,7 +325,7 @@ class _Walk:
     def _of(self, stretch: int) -> str:
         """The node of which exports are left out."""
         if self._met.rows[stretch].run:
-            return run_key(self._met.rows[stretch])
+            return self._met.keys[stretch]
         return min(key for key, _ in self._inbound[stretch])
 
     def _stated_at(self, targets: Collection[str]) -> dict[str, str]:

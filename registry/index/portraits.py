@@ -15,12 +15,6 @@ from registry.index import kinship
 Facts = dict[str, Any]
 
 
-def run_key(stretch: Row[Any]) -> str:
-    """The key of the node of a row of `stretches`."""
-    said = (stretch.base_name, stretch.base_revision, stretch.warm_start, stretch.resumed_from)
-    return named_key(Kind.RUN, stretch.run, *said)
-
-
 class Drawn:
     """Nodes and edges, gathered in any order; adding one again changes nothing."""
 
@@ -35,10 +29,11 @@ class Drawn:
         key = named_key(Kind.BASE, stretch.base_name, stretch.base_revision)
         return self._add(Kind.BASE, key, {"name": stretch.base_name, "revision": stretch.base_revision or None})
 
-    def run(self, stretch: Row[Any], *, same_tensors: bool, own: bool, own_iteration: int | None) -> str:
+    def run(self, key: str, stretch: Row[Any], *, same_tensors: bool, own: bool, own_iteration: int | None) -> str:
         """Add a run, as one stretch of it.
 
         Args:
+            key: of its node.
             stretch: the row of it.
             same_tensors: its start is stated by the digest of tensors, which several adapters can have.
             own: it was resumed from a checkpoint of its own.
@@ -54,20 +49,26 @@ class Drawn:
             "resumed_from_own": own,
             "resumed_from_iteration": own_iteration,
         }
-        return self._add(Kind.RUN, run_key(stretch), facts)
+        return self._add(Kind.RUN, key, facts)
 
     def checkpoint(self, digest: str, *, known: bool = True) -> str:
         """Add a checkpoint, which may be one that a run was resumed from and that is not known here."""
+        key = digest_key(Kind.CHECKPOINT, digest)
+        if key in self._nodes:
+            return key
         facts: Facts = {
             "digest": _full(digest),
             "known": known,
             "iteration": None,
             "unchanged": [],
         }
-        return self._add(Kind.CHECKPOINT, digest_key(Kind.CHECKPOINT, digest), facts)
+        return self._add(Kind.CHECKPOINT, key, facts)
 
     def adapter(self, row: Row[Any]) -> str:
         """Add an adapter that is known here."""
+        key = digest_key(Kind.ADAPTER, row.adapter)
+        if key in self._nodes:
+            return key
         facts: Facts = {
             "digest": _full(row.adapter),
             "known": True,
@@ -78,7 +79,6 @@ class Drawn:
             "removed_at": row.removed_at,
             "aliases": [],
         }
-        key = digest_key(Kind.ADAPTER, row.adapter)
         self._adapters[row.adapter] = key
         return self._add(Kind.ADAPTER, key, facts)
 

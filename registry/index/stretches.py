@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from registry.core.lineage import Kind, named_key
 from registry.index import kinship
 
 
@@ -16,6 +17,7 @@ class Stretches:
 
     Attributes:
         rows: of each, its row of `stretches`.
+        keys: of each, that of the node that stands for it, if its run has a name.
         starts: of each, the adapters that it started from, by id. Several where only their tensors are stated.
         resumes: of those that were resumed from a checkpoint of another run, its row.
         own: of those that were resumed from a checkpoint of their own run, the iteration of that one.
@@ -24,6 +26,7 @@ class Stretches:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.rows: dict[int, Row[Any]] = {}
+        self.keys: dict[int, str] = {}
         self.starts: dict[int, Mapping[int, Row[Any]]] = {}
         self.resumes: dict[int, Row[Any]] = {}
         self.own: dict[int, int | None] = {}
@@ -35,6 +38,7 @@ class Stretches:
         resumable = resumable_of(self._connection, (row.resumed_from for row in rows if row.resumed_from))
         for row in rows:
             self.rows[row.id] = row
+            self.keys[row.id] = key_of(row)
             self.starts[row.id] = starts.get(row.warm_start, {})
             runs = resumable.get(row.resumed_from, {})
             if row.run and row.run in runs:
@@ -45,6 +49,12 @@ class Stretches:
     def is_unchanged(self, export: Row[Any]) -> bool:
         """Whether an export gave what its run started from: that adapter did not come of the run."""
         return export.adapter_id in self.starts[export.stretch_id]
+
+
+def key_of(stretch: Row[Any]) -> str:
+    """The key of the node of a row of `stretches`."""
+    said = (stretch.base_name, stretch.base_revision, stretch.warm_start, stretch.resumed_from)
+    return named_key(Kind.RUN, stretch.run, *said)
 
 
 def starts_of(connection: Connection, stated: Iterable[str]) -> dict[str, dict[int, Row[Any]]]:

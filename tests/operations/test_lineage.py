@@ -462,13 +462,10 @@ def test_missing_index_lets_add_store_and_the_loop_is_told_later(
 def test_edges_name_nodes_and_are_of_the_documented_kinds(registry: Registry, made: Made) -> None:
     one = registry.add(made("first", 3, 0)).digest
     found = registry.lineage(one.hex)
-    assert found.edges == tuple(
-        sorted(
-            (
-                Edge(found.nodes[0].key, found.nodes[1].key, Link.TRAINED),
-                Edge(found.nodes[1].key, found.nodes[2].key, Link.SAVED),
-                Edge(found.nodes[2].key, found.nodes[3].key, Link.EXPORTED),
-            )
-        )
+    base, run, checkpoint, adapter = (each.key for each in found.nodes)
+    assert found.edges == (
+        Edge(base, run, Link.TRAINED),
+        Edge(checkpoint, adapter, Link.EXPORTED),
+        Edge(run, checkpoint, Link.SAVED),
     )
     assert [each.kind.value for each in found.nodes] == ["base", "run", "checkpoint", "adapter"]
