@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 from registry.core import records, refs
 from registry.core.digest import Digest
 from registry.core.errors import NotFound, Refused, RegistryError
+from registry.core.lineage import LISTED, Lineage
 from registry.core.model import ReadOptions
 from registry.core.refs import AliasName
 from registry.core.summary import AdapterSummary, IndexRevision, ScorePoint, ScoreRunSummary
@@ -56,19 +57,24 @@ class Registry:
         *,
         served: Sequence[str | os.PathLike[str]] = (),
         alias: str | None = None,
+        parent: str | None = None,
         **options: Unpack[ReadOptions],
     ) -> Added:
         """Add the adapter in a checkpoint (its directory, or the tensor file in it). Doing it again changes nothing.
 
         Where `base` is a path to the base's weights, the adapter is compared with `served`, or with what the run
         directory itself keeps of what its engines were served for this iteration. The adapter is added in any case.
-        Then `alias` is moved to it.
+        Then `alias` is moved to it. `parent` refers to the adapter that its run started from, where the run's config
+        does not say so; refused where it says otherwise.
 
         Raises:
-            NotFound, Refused, IntegrityError, StorageError.
+            NotFound, Refused, IntegrityError, StorageError; InvalidReference, Ambiguous: of `parent`.
+            Conflict: what the run started from descends from this adapter.
         """
         from registry.checkpoints import read_checkpoint  # noqa: PLC0415  what only writers need, readers do not load
         from registry.operations.add import add  # noqa: PLC0415
+        from registry.operations.descent import parent_of, refuse_loop  # noqa: PLC0415
+        from registry.operations.export import prepare  # noqa: PLC0415
         from registry.operations.settle import settle  # noqa: PLC0415
 
         base = options.get("base")
@@ -76,9 +82,13 @@ class Registry:
         self._check_evidence(weights, served)
         if alias is not None:
             refs.alias_name(alias)
-        read = read_checkpoint(os.fspath(checkpoint), **options)
+        start = None if parent is None else parent_of(self._store, self.resolve(parent))
+        read = read_checkpoint(os.fspath(checkpoint), parent=start, **options)
+        new = prepare(read)
         index = self._opened.mended_or_not()
-        result, exports = add(self._store, self._opened.index, read, now())
+        if index is not None:
+            refuse_loop(self._store, index, new)
+        result, exports = add(self._store, self._opened.index, new, now())
         if index is not None:
             settle(self._store, index, exports)
         if alias is not None:
@@ -343,6 +353,33 @@ class Registry:
         from registry.operations.score import points  # noqa: PLC0415
 
         return points(self._opened.mended_if_any(), run, metric)
+
+    def lineage(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        up: bool = True,
+        down: bool = True,
+        depth: int | None = None,
+        limit: int = LISTED,
+    ) -> Lineage:
+        """What an adapter, a checkpoint or a run came from, and what came of it, as a graph without loops.
+
+        Args:
+            target: a reference, also to an adapter that was removed; a checkpoint's digest or path; or a run's name.
+                `adapter:REF`, `checkpoint:DIGEST|PATH` and `run:NAME` tell which of them is meant.
+            up: towards what it came from.
+            down: towards what came of it. With both, what else its own run exported is shown too.
+            depth: how many steps from run to run; None for all.
+            limit: how many exports of one run are listed. What others started from always is.
+
+        Raises:
+            InvalidReference, NotFound, Ambiguous, IntegrityError, StorageError.
+        """
+        from registry.operations.lineage import lineage  # noqa: PLC0415
+
+        index = self._opened.mended_if_any()
+        return lineage(self._store, index, os.fspath(target), up=up, down=down, depth=depth, limit=limit)
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> Reindexed:
         """Derive the whole index from the store's records. Where one is damaged, the result says so.

@@ -28,9 +28,32 @@ def _lineage() -> None:
         adapters.create_index(
             "ix_adapters_removed_at_first_exported_at_digest", ["removed_at", "first_exported_at", "digest"]
         )
+    op.create_table(
+        "stretches",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("run", sa.String(), nullable=False),
+        sa.Column("base_name", sa.String(), nullable=False),
+        sa.Column("base_revision", sa.String(), nullable=False),
+        sa.Column("warm_start", sa.String(length=64), nullable=False),
+        sa.Column("resumed_from", sa.String(length=64), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_stretches")),
+        sa.UniqueConstraint(
+            "run",
+            "base_name",
+            "base_revision",
+            "warm_start",
+            "resumed_from",
+            name=op.f("uq_stretches_run_base_name_base_revision_warm_start_resumed_from"),
+        ),
+    )
+    op.create_index(op.f("ix_stretches_warm_start"), "stretches", ["warm_start"])
+    op.create_index(op.f("ix_stretches_resumed_from"), "stretches", ["resumed_from"])
     with op.batch_alter_table("exports") as exports:
         exports.add_column(sa.Column("warm_start", sa.String(length=64), nullable=True))
         exports.add_column(sa.Column("resumed_from", sa.String(length=64), nullable=True))
+        exports.add_column(sa.Column("stretch_id", sa.Integer(), nullable=True))
+        exports.create_foreign_key(op.f("fk_exports_stretch_id_stretches"), "stretches", ["stretch_id"], ["id"])
+        exports.create_index("ix_exports_stretch_id_iteration", ["stretch_id", "iteration"])
         exports.create_index("ix_exports_warm_start", ["warm_start"])
         exports.create_index("ix_exports_resumed_from", ["resumed_from"])
         exports.create_index("ix_exports_iteration", ["iteration"])

@@ -57,6 +57,7 @@ def export_manifest(
             "iteration": origin.iteration,
             "config_sha256": _hex(origin.config),
             "warm_start": _hex(origin.warm_start),
+            "warm_start_source": origin.warm_start_source,
             "resumed_from": _hex(origin.resumed_from),
             "stochastic_rounding": origin.stochastic_rounding,
         },
@@ -77,7 +78,7 @@ def same_export(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def _lasting(manifest: dict[str, Any]) -> dict[str, Any]:
     volatile = {"exported_at", "versions", "warnings", "checkpoint"}
     facts = {key: value for key, value in manifest.items() if key not in volatile}
-    run = {key: value for key, value in manifest["run"].items() if key != "config_sha256"}
+    run = {key: value for key, value in manifest["run"].items() if key not in ("config_sha256", "warm_start_source")}
     return facts | {"checkpoint": manifest["checkpoint"]["sha256"], "run": run}
 
 

@@ -3,6 +3,6 @@
 Knows nothing of adapters' formats, of the store or the index.
 """
 
-from registry.checkpoints.aorlta import read_checkpoint
+from registry.checkpoints.aorlta import read_checkpoint, tensor_file
 
-__all__ = ["read_checkpoint"]
+__all__ = ["read_checkpoint", "tensor_file"]

@@ -11,7 +11,7 @@ from registry.checkpoints.lora_keys import FoundLora, find_lora
 from registry.checkpoints.manifests import find_entry
 from registry.checkpoints.torchfile import open_torch_file
 from registry.core.errors import ManifestMismatch, NotFound, Refused, UnsupportedLora, shown
-from registry.core.model import Checkpoint, Lora, LoraPair, ManifestEntry, Provenance, ReadOptions
+from registry.core.model import Checkpoint, Lora, LoraPair, ManifestEntry, Parent, Provenance, ReadOptions
 from registry.core.patterns import matching
 from registry.core.tensor import count_nonfinite, is_zero
 from registry.disk import holds_safetensors
@@ -20,13 +20,15 @@ READER = "aorlta"
 TENSOR_FILE = "trainer.pt"
 
 
-def read_checkpoint(path: str, **options: Unpack[ReadOptions]) -> Checkpoint:
+def read_checkpoint(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptions]) -> Checkpoint:
     """Read a checkpoint, given as its directory or its tensor file, opening that file once and reading it once.
+
+    `parent` is what the run started from, where its config does not state it; refused where that contradicts it.
 
     Raises:
         NotFound, Refused and its subclasses, StorageError.
     """
-    file = _tensor_file(path)
+    file = tensor_file(path)
     directory = os.path.dirname(file)
     manifest = find_entry(directory, os.path.basename(file))
     config = facts.read_run_config(directory)
@@ -39,7 +41,7 @@ def read_checkpoint(path: str, **options: Unpack[ReadOptions]) -> Checkpoint:
             facts.Source("config config.json: lora", facts.mapping(config.data.get("lora"))),
         ]
         settings, alpha_source = facts.lora_settings(sources, shapes, options.get("alpha"), file)
-        provenance = _provenance(config, facts.whole(stated.get("iteration")), directory, options)
+        provenance = _provenance(config, facts.whole(stated.get("iteration")), directory, options, parent)
         size = opened.source.size
         report = options.get("progress")
         progress = None if report is None else lambda count: report(count, size)
@@ -72,7 +74,12 @@ def read_checkpoint(path: str, **options: Unpack[ReadOptions]) -> Checkpoint:
     )
 
 
-def _tensor_file(path: str) -> str:
+def tensor_file(path: str) -> str:
+    """The file with the tensors of a checkpoint, given as its directory or as that file.
+
+    Raises:
+        NotFound: the directory holds none.
+    """
     absolute = os.path.abspath(path)
     if not os.path.isdir(absolute):
         return absolute
@@ -84,7 +91,9 @@ def _tensor_file(path: str) -> str:
     raise NotFound(f"the directory holds no {TENSOR_FILE}", path=absolute, hint=hint)
 
 
-def _provenance(config: facts.RunConfig, iteration: int | None, directory: str, options: ReadOptions) -> Provenance:
+def _provenance(
+    config: facts.RunConfig, iteration: int | None, directory: str, options: ReadOptions, parent: Parent | None
+) -> Provenance:
     run, base = options.get("run"), options.get("base")
     renamed = base is not None and not holds_safetensors(base)
     for name in (run, base):
@@ -96,13 +105,26 @@ def _provenance(config: facts.RunConfig, iteration: int | None, directory: str, 
         raise Refused(
             "the run's config states another name", path=config.path, key="run_id", found=stated, expected=run
         )
+    start = facts.digest(model.get("adapter"))
+    if parent is not None and start not in (None, parent.digest, parent.tensors):
+        raise Refused(
+            "the run's config states another start",
+            path=config.path,
+            key="model.adapter",
+            found=start,
+            expected=parent.digest,
+        )
+    source = None if start is None else "config"
+    if parent is not None and start != parent.digest:
+        start, source = parent.digest, "option"
     rounding = facts.mapping(config.data.get("sync")).get("stochastic_rounding")
     return Provenance(
         run=stated or run,
         iteration=facts.directory_iteration(directory) if iteration is None else iteration,
         base=base if renamed else facts.text(model.get("base")) or base,
         base_revision=None if renamed else facts.text(model.get("revision")),
-        warm_start=facts.digest(model.get("adapter")),
+        warm_start=start,
+        warm_start_source=source,
         resumed_from=facts.digest(facts.mapping(config.data.get("resume")).get("checkpoint")),
         stochastic_rounding=rounding if isinstance(rounding, bool) else None,
         config=config.digest,

@@ -9,8 +9,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from registry.cli import aliases, documents, exits, findings, index, models, removal, scores
-from registry.cli.arguments import AllowNonfinite, Alpha, Base, Checkpoint, Checkpoints, Home, Json, Limit, Ref, Run
+from registry.cli import aliases, documents, exits, findings, index, lineage, models, removal, scores
+from registry.cli.arguments import (
+    AllowNonfinite,
+    Alpha,
+    Base,
+    Checkpoint,
+    Checkpoints,
+    Home,
+    Json,
+    Limit,
+    Parent,
+    Ref,
+    Run,
+)
 from registry.cli.environment import open_registry
 from registry.cli.output import Output, error_document, printable, silence
 from registry.core.errors import Refused, RegistryError, StorageError
@@ -69,7 +81,8 @@ def main() -> None:
 
 
 def _wants_json() -> bool:
-    return "--json" in sys.argv
+    formats = (*zip(sys.argv, sys.argv[1:], strict=False), *(tuple(each.split("=", 1)) for each in sys.argv))
+    return "--json" in sys.argv or ("--format", "json") in formats
 
 
 def _version(wanted: bool) -> None:
@@ -96,6 +109,7 @@ def add(
         typer.Option("--served", metavar="PATH", help="What engines were served; found by itself in a run directory."),
     ] = None,
     run: Run = None,
+    parent: Parent = None,
     alpha: Alpha = None,
     alias: Annotated[
         str | None, typer.Option("--alias", metavar="NAME", help="Then let this alias name the adapter.")
@@ -122,6 +136,7 @@ def add(
                     path,
                     served=served or (),
                     alias=alias,
+                    parent=parent,
                     alpha=alpha,
                     run=run,
                     base=base,
@@ -226,5 +241,5 @@ def list_(
         output.note(f"the newest {limit}; --limit N shows more")
 
 
-for command in (models.merge, models.compare, models.diff, index.reindex, removal.rm):
+for command in (models.merge, models.compare, models.diff, lineage.lineage, index.reindex, removal.rm):
     app.command()(command)

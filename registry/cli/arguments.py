@@ -8,7 +8,7 @@ import typer
 
 from registry.cli.environment import HOME_VARIABLE
 
-_MAX_LIMIT = 100_000
+MAX_LIMIT = 100_000
 
 Home = Annotated[
     str | None,
@@ -33,8 +33,12 @@ Base = Annotated[
     str | None,
     typer.Option("--base", metavar="DIR|NAME", help="The base: its name to record, or its weights to compare with."),
 ]
+Parent = Annotated[
+    str | None,
+    typer.Option("--parent", metavar="REF", help="The adapter its run started from, where the config names none."),
+]
 Weights = Annotated[str, typer.Option("--base", metavar="DIR", help="The base model's weights, of safetensors.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=_MAX_LIMIT, metavar="N", help="How many at most.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_LIMIT, metavar="N", help="How many at most.")]
 AllowNonfinite = Annotated[
     bool, typer.Option("--allow-nonfinite", help="Accept infinite or NaN elements; they are counted.")
 ]

@@ -88,14 +88,26 @@ class ManifestEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Parent:
+    """The adapter that a run started from, as the user says: by its digest, and by that of its tensors."""
+
+    digest: Digest
+    tensors: Digest
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a checkpoint came from, as far as the checkpoint and its run's config say so."""
+    """Where a checkpoint came from, as far as the checkpoint, its run's config and the user say so.
+
+    `warm_start_source` is `config` or `option`, None where nothing is stated.
+    """
 
     run: str | None = None
     iteration: int | None = None
     base: str | None = None
     base_revision: str | None = None
     warm_start: Digest | None = None
+    warm_start_source: str | None = None
     resumed_from: Digest | None = None
     stochastic_rounding: bool | None = None
     config: Digest | None = None

@@ -11,10 +11,11 @@ from registry.core.alias import AliasMove
 from registry.core.digest import Digest
 from registry.core.errors import MalformedFile
 from registry.core.holds import Hold
+from registry.core.lineage import Kind, Lineage, Start
 from registry.core.records import Record
 from registry.core.refs import AliasName, RunIteration
 from registry.core.summary import AdapterSummary, IndexChange, ScorePoint, ScoreRunSummary
-from registry.index import answers, scores
+from registry.index import ancestry, answers, kinship, scores
 from registry.index.database import Database
 from registry.index.holds import holds
 from registry.index.rebuild import rebuild
@@ -138,3 +139,27 @@ class Index:
         """Up to `limit` metrics of which scores stand for a run's adapters, by name; None if there is no such run."""
         with self._database.reading() as connection:
             return scores.run_metrics(connection, run, limit)
+
+    def lineage(self, start: Start, *, up: bool, down: bool, depth: int | None, limit: int) -> Lineage | None:
+        """As `registry.index.ancestry.lineage_of`."""
+        with self._database.reading() as connection:
+            return ancestry.lineage_of(connection, start, up=up, down=down, depth=depth, limit=limit)
+
+    def stated_above(
+        self, *, warm_start: str | None, resumed_from: str | None, run: str | None, checkpoint: str
+    ) -> tuple[set[str], set[str]]:
+        """As `registry.index.ancestry.stated_above`."""
+        with self._database.reading() as connection:
+            return ancestry.stated_above(
+                connection, warm_start=warm_start, resumed_from=resumed_from, run=run, checkpoint=checkpoint
+            )
+
+    def known(self, kind: Kind, prefix: str, limit: int) -> list[Digest]:
+        """Up to `limit` adapters, removed ones too, or checkpoints whose digest starts so, sorted."""
+        with self._database.reading() as connection:
+            return [Digest(found) for found in kinship.digests_like(connection, kind, prefix, limit)]
+
+    def knows_run(self, name: str) -> bool:
+        """Whether anything was exported of a run of this name."""
+        with self._database.reading() as connection:
+            return kinship.knows_run(connection, name)

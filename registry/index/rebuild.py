@@ -33,7 +33,7 @@ def _all_but(of: FromClause, *names: str) -> list[Any]:
     return [each for each in of.c if each.name not in names]
 
 
-_IDS = ("id", "adapter_id", "checkpoint_id", "run_id", "score_run_id", "metric_id")
+_IDS = ("id", "adapter_id", "checkpoint_id", "run_id", "score_run_id", "metric_id", "stretch_id")
 _FACTS: dict[str, tuple[Select[Any], int]] = {  # what the rows of a kind say, and how many columns in front are the key
     "adapters": (select(*_all_but(adapters, "id")), 1),
     "exports": (

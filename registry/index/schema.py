@@ -64,6 +64,21 @@ runs = Table(
     Column("name", String, nullable=False, unique=True),
 )
 
+# A run whose config changed when it was resumed is not one thing: what its exports state together is one stretch of it.
+stretches = Table(
+    "stretches",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("run", String, nullable=False),  # empty for none, as the others
+    Column("base_name", String, nullable=False),
+    Column("base_revision", String, nullable=False),
+    Column("warm_start", String(64), nullable=False),
+    Column("resumed_from", String(64), nullable=False),
+    UniqueConstraint("run", "base_name", "base_revision", "warm_start", "resumed_from"),
+    Index(None, "warm_start"),
+    Index(None, "resumed_from"),
+)
+
 exports = Table(
     "exports",
     metadata,
@@ -80,7 +95,9 @@ exports = Table(
     Column("exported_at", String(32), nullable=False),
     Column("warm_start", _HEX, index=True),  # what the run says it started from: digests, known here or not
     Column("resumed_from", _HEX, index=True),
+    Column("stretch_id", ForeignKey("stretches.id")),
     Index(None, "run_id", "iteration"),
+    Index(None, "stretch_id", "iteration"),
     Index(None, "iteration"),
 )
 

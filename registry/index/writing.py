@@ -24,6 +24,7 @@ from registry.index.schema import (
     runs,
     score_runs,
     scores,
+    stretches,
 )
 
 
@@ -75,6 +76,10 @@ _COLUMNS = {table: frozenset(table.c.keys()) for table in metadata.sorted_tables
 _ADAPTER_ID = select(adapters.c.id).where(adapters.c.digest == bindparam("of_adapter")).scalar_subquery()
 _CHECKPOINT_ID = select(checkpoints.c.id).where(checkpoints.c.digest == bindparam("of_checkpoint")).scalar_subquery()
 _RUN_ID = select(runs.c.id).where(runs.c.name == bindparam("of_run")).scalar_subquery()
+_STRETCH = ("run", "base_name", "base_revision", "warm_start", "resumed_from")
+_STRETCH_ID = (
+    select(stretches.c.id).where(*(stretches.c[name] == bindparam(f"of_{name}") for name in _STRETCH)).scalar_subquery()
+)
 _SCORE_RUN_ID = select(score_runs.c.id).where(score_runs.c.record == bindparam("of_score_run")).scalar_subquery()
 _METRIC_ID = select(metrics.c.id).where(metrics.c.name == bindparam("of_metric")).scalar_subquery()
 
@@ -96,10 +101,20 @@ def _write_exports(connection: Connection, rows: Sequence[Row]) -> None:
     )
     named = [{"name": row["run"]} for row in rows if row["run"] is not None]
     _write(connection, _unless_there(runs, "name"), named)
-    ids = [{"of_adapter": row["digest"], "of_checkpoint": row["checkpoint"], "of_run": row["run"]} for row in rows]
+    stretch = [{name: row[name] or "" for name in _STRETCH} for row in rows]
+    _write(
+        connection, _unless_there(stretches, *_STRETCH), list({tuple(each.values()): each for each in stretch}.values())
+    )
+    ids = [
+        {"of_adapter": row["digest"], "of_checkpoint": row["checkpoint"]}
+        | {f"of_{name}": value for name, value in of.items()}
+        for row, of in zip(rows, stretch, strict=True)
+    ]
     _write(
         connection,
-        _unless_there(exports, "record").values(adapter_id=_ADAPTER_ID, checkpoint_id=_CHECKPOINT_ID, run_id=_RUN_ID),
+        _unless_there(exports, "record").values(
+            adapter_id=_ADAPTER_ID, checkpoint_id=_CHECKPOINT_ID, run_id=_RUN_ID, stretch_id=_STRETCH_ID
+        ),
         [row | of for row, of in zip(_of(exports, rows), ids, strict=True)],
     )
 

@@ -12,7 +12,7 @@ from registry.core import records
 from registry.core.comparison import Comparison
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, NotFound, RegistryError
-from registry.core.model import CONFIG, Checkpoint
+from registry.core.model import CONFIG
 from registry.core.records import Record
 from registry.core.times import is_time, later
 from registry.operations import export, gone, seal, settle
@@ -56,8 +56,8 @@ class Added:
     comparison_error: RegistryError | None = None
 
 
-def add(store: Store, index: Index, checkpoint: Checkpoint, now: str) -> tuple[Added, tuple[Record, ...]]:
-    """Publish a checkpoint's adapter and record the export. Returns the result and all the adapter's export records.
+def add(store: Store, index: Index, new: export.Export, now: str) -> tuple[Added, tuple[Record, ...]]:
+    """Publish a prepared adapter and record its export. Returns the result and all the adapter's export records.
 
     The stored copy of a known adapter is compared with the checkpoint's bits first; only a sound one counts as present.
     An adapter that was removed is exported anew: its record is later than the removal, whatever the clocks say.
@@ -65,14 +65,13 @@ def add(store: Store, index: Index, checkpoint: Checkpoint, now: str) -> tuple[A
     Args:
         store: where to.
         index: its write lock is held while the adapter is published and recorded. Nothing is written into it.
-        checkpoint: what was read.
+        new: what was read, as it will be stored.
         now: the time, for the record.
 
     Raises:
         IntegrityError: what was written is not what was read, or a record is corrupt.
         StorageError: the store failed; the adapter is there whole or not at all.
     """
-    new = export.prepare(checkpoint)
     while (done := _attempt(store, index, new, now)) is None:
         pass  # another process has just published or removed it
     return done

@@ -79,6 +79,7 @@ def test_it_states_everything_that_is_known(tmp_path: Path) -> None:
             "iteration": 3,
             "config_sha256": hashlib.sha256((tmp_path / "run/config.json").read_bytes()).hexdigest(),
             "warm_start": PARENT,
+            "warm_start_source": "config",
             "resumed_from": PARENT,
             "stochastic_rounding": True,
         },
@@ -127,6 +128,7 @@ def set_in(*keys: str, value: Any = "x") -> Callable[[dict[str, Any]], None]:
         set_in("checkpoint", "path"),
         set_in("checkpoint", "manifest", value=None),
         set_in("run", "config_sha256"),
+        set_in("run", "warm_start_source"),
     ],
 )
 def test_when_where_and_by_which_version_do_not_make_another_export(

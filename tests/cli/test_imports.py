@@ -53,6 +53,7 @@ def loaded(shelf: Shelf, arguments: list[str | Path], report: Path) -> set[str]:
         "score add",
         "score list",
         "rm",
+        "lineage",
     ],
 )
 def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: Path) -> None:
@@ -67,6 +68,7 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
         "list": ["list"],
         "path of a run": ["path", "run@3"],
         "alias": ["alias", "list"],
+        "lineage": ["lineage", shelf.hex],
         "reindex": ["reindex"],
         "score add": ["score", "add", write_score_run(tmp_path / "eval", result_of("run@3"))],
         "score list": ["score", "list", shelf.hex],

@@ -27,6 +27,10 @@ BARE = 872 + 457
 VOLATILE = (
     ("<time>", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")),
     ("<sha256>", re.compile(r"sha256:[0-9a-f]{64}")),
+    ("<base>", re.compile(r"base:org/base#[0-9a-f]{16}")),
+    ("<run>", re.compile(r"run:run#[0-9a-f]{16}")),
+    ("<checkpoint>", re.compile(r"checkpoint:[0-9a-f]{64}")),
+    ("<adapter>", re.compile(rf"adapter:{PLAIN[7:]}")),
     ("<user@host>", re.compile(r"[^@/\s]+@[^@/\s]+")),
 )
 
@@ -141,6 +145,51 @@ RELIED_ON = (
     "Move or remove the aliases (`aorlta-reg alias remove NAME`); or give --force, and the record will name what was "
     "overridden"
 )
+
+
+def lineage(asked: str) -> dict[str, Any]:
+    """Of the one run, which is the same for its adapter."""
+    checkpoint = {"digest": "<sha256>", "known": True, "iteration": 3, "unchanged": []}
+    return {
+        "asked": [asked],
+        "nodes": [
+            {"key": "<base>", "kind": "base", "name": "org/base", "revision": "main"},
+            {
+                "key": "<run>",
+                "kind": "run",
+                "name": "run",
+                "base": "org/base",
+                "base_revision": "main",
+                "warm_start": None,
+                "same_tensors": False,
+                "resumed_from": None,
+                "resumed_from_own": False,
+                "resumed_from_iteration": None,
+            },
+            {"key": "<checkpoint>", "kind": "checkpoint", **checkpoint},
+            {
+                "key": "<adapter>",
+                "kind": "adapter",
+                "digest": PLAIN,
+                "known": True,
+                "tensor_digest": TENSORS,
+                "r": 4,
+                "lora_alpha": 8,
+                "verdict": None,
+                "removed_at": None,
+                "aliases": [],
+            },
+        ],
+        "edges": [
+            {"source": "<base>", "target": "<run>", "link": "trained"},
+            {"source": "<checkpoint>", "target": "<adapter>", "link": "exported"},
+            {"source": "<run>", "target": "<checkpoint>", "link": "saved"},
+        ],
+        "left_out": [],
+        "contradictions": [],
+    }
+
+
 MISPLACED = "Look at `aorlta-reg alias history` before moving it"
 NO_MANIFEST = "no manifest beside the checkpoint: nothing says which bytes the trainer wrote"
 NO_RUN = "the run is not known: give it with --run"
@@ -251,6 +300,20 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
                 "found": STRONG,
                 "expected": PLAIN,
                 "hint": MISPLACED,
+            }
+        },
+    ),
+    ("lineage run", 0, lineage("<run>"), None),
+    (f"lineage {PLAIN} --up --format json", 0, lineage("<adapter>"), None),
+    (
+        "lineage nothing",
+        3,
+        None,
+        {
+            "error": {
+                "kind": "NotFound",
+                "message": "nothing: no adapter, checkpoint, run or file has this name",
+                "key": "nothing",
             }
         },
     ),

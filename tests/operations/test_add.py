@@ -223,7 +223,8 @@ def add_overtaken(registry: Registry, checkpoint: Path, meanwhile: Callable[[], 
     from registry.operations.add import add
 
     store, now = Overtaken(registry.home, meanwhile), "2026-01-01T00:00:00.000000Z"
-    return add(store, registry._opened.index, read_checkpoint(str(checkpoint)), now)[0]
+    new = export.prepare(read_checkpoint(str(checkpoint)))
+    return add(store, registry._opened.index, new, now)[0]
 
 
 def test_publication_that_another_process_won_counts_as_present(

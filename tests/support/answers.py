@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from registry import Digest, Registry, RegistryError
+from registry.core.summary import AdapterSummary
 from registry.store import LocalStore
 
 
@@ -30,6 +32,10 @@ def answers(home: Path) -> dict[str, Any]:
             for run in sorted({run for run, _ in runs})
             for metric in sorted({metric for adapter in listed for metric in adapter.scores})
         },
+        "lineage": {
+            target: _answer(registry.lineage, target)
+            for target in sorted({each for adapter in listed for each in _parts(adapter)})
+        },
         "history": {name: registry.alias_history(name) for name in sorted(names)},
     }
 
@@ -38,6 +44,15 @@ def _known(home: Path) -> set[Digest]:
     """Adapters that are stored, or that something is recorded of: of those that were removed, who did it is told."""
     store = LocalStore(str(home))
     return {*store.digests(), *store.subjects()}
+
+
+def _parts(adapter: AdapterSummary) -> Iterator[str]:
+    """An adapter, its checkpoints and its runs, as lineage can be asked of them."""
+    yield f"adapter:{adapter.digest.hex}"
+    for export in adapter.exports:
+        yield f"checkpoint:{export.checkpoint.hex}"
+        if export.run:
+            yield f"run:{export.run}"
 
 
 def _alias_names(home: Path) -> set[str]:
