@@ -77,6 +77,7 @@ WRONG = [
     ("export", "run", ["r1"]),
     ("export", "checkpoint/sha256", "A" * 64),
     ("export", "adapter/tensor_digest", "abcd"),
+    ("export", "exported_at", "2026-01-01"),
     ("comparison", "engines/0/verdict", "fine"),
     ("comparison", "engines/0/survival", 0.5),
     ("comparison", "engines/0/survival", {"projected": "all", "rounded_away": 0}),

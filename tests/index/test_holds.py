@@ -74,6 +74,12 @@ def test_checkpoint_that_another_run_went_on_from_holds_its_adapter(index: Index
     assert holds(index, "a") == sorted(expected, key=lambda hold: hold.name)
 
 
+def test_checkpoint_of_an_unnamed_run_is_held_by_whatever_went_on_from_it(index: Index, exported: Make) -> None:
+    resumed = digest_of("checkpoint").hex
+    index.add([exported("a", id=None), exported("b", checkpoint="b", tensors="b", id="r2", resumed_from=resumed)])
+    assert holds(index, "a") == [child("b")]
+
+
 def test_child_that_is_not_there_or_is_the_adapter_itself_holds_nothing(
     index: Index, exported: Make, removed: Make
 ) -> None:

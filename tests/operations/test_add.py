@@ -246,6 +246,27 @@ def test_damaged_copy_that_won_the_publication_is_replaced(registry: Registry, c
     assert registry.path(added.digest.hex)
 
 
+def test_adapter_that_another_process_removed_meanwhile_is_exported_anew(registry: Registry, checkpoint: Path) -> None:
+    digest = registry.add(checkpoint).digest
+    added = add_overtaken(registry, checkpoint, lambda: registry.remove(digest.hex))
+    assert (added.outcome, added.new_export) == ("added", True)
+    assert [each.digest for each in registry.newest(9)] == [digest]
+    assert registry.path(digest.hex)
+
+
+def test_adapter_that_another_process_added_and_removed_meanwhile_is_exported_after_that(
+    registry: Registry, checkpoint: Path
+) -> None:
+    def add_and_remove() -> None:
+        registry.remove(registry.add(checkpoint).digest.hex)
+
+    added = add_overtaken(registry, checkpoint, add_and_remove)
+    assert (added.outcome, added.new_export) == ("added", True)
+    assert registry.reindex().damaged == ()
+    assert [each.digest for each in registry.newest(9)] == [added.digest]
+    assert len(registry.show(added.digest.hex).exports) == 2
+
+
 def test_record_and_manifest_are_canonical_and_hold_nothing_but_the_export(
     registry: Registry, checkpoint: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -11,14 +12,18 @@ from pathlib import Path
 import pytest
 
 from registry import Conflict, Digest, IntegrityError, NotFound, Registry
+from registry.checkpoints import read_checkpoint
 from registry.core import records
 from registry.core.errors import IndexMissing
 from registry.core.model import WEIGHTS
 from registry.core.records import Record
 from registry.core.refs import AliasName
 from registry.operations import mend
+from registry.operations.add import add
 from registry.operations.alias import move
+from registry.operations.reindex import reindex
 from registry.operations.remove import remove
+from registry.operations.settle import settle
 from registry.store import LocalStore
 from tests.support.answers import lose_index
 from tests.support.process import COMMAND, CommandLine
@@ -450,6 +455,61 @@ def test_alias_that_a_killed_mover_announced_holds_the_adapter(registry: Registr
     with pytest.raises(Conflict, match="alias prod"):
         remove(store, index, adapters[3], now=FUTURE, who="someone@somewhere")
     assert registry.path("prod")
+
+
+class Guarded(LocalStore):
+    """A store that looks, before it changes, whether anyone else could change the index now."""
+
+    def __init__(self, home: str) -> None:
+        super().__init__(home)
+        self.index = Path(home) / "index.sqlite"
+        self.seen: list[str] = []
+
+    def look(self, change: str) -> None:
+        self.seen.append(change)
+        connection = sqlite3.connect(self.index, timeout=0)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            connection.execute("BEGIN IMMEDIATE")
+        connection.close()
+
+    def announce(self, record: Record) -> None:
+        self.look("announce")
+        super().announce(record)
+
+    def put_record(self, record: Record) -> None:
+        self.look("put")
+        super().put_record(record)
+
+    def remove(self, digest: Digest) -> bool:
+        self.look("remove")
+        return super().remove(digest)
+
+
+def test_whoever_publishes_records_or_removes_holds_the_lock(
+    registry: Registry, adapters: list[Digest], checkpoints: list[Path], tmp_path: Path
+) -> None:
+    """Or an adapter could be published in the middle of its removal."""
+    child, store, index = adapters[2], Guarded(registry.home), registry._opened.mended()
+    remove(store, index, child, now=FUTURE, who="someone@somewhere")
+    assert store.seen == ["put", "announce", "remove"]
+    store.seen.clear()
+    read = read_checkpoint(str(checkpoints[2]))
+    exports = add(store, index, read, FUTURE)[1]
+    assert store.seen == ["put", "remove", "announce", "put", "announce"], "the first two: nothing is left half removed"
+    settle(store, index, exports)
+    store.seen.clear()
+    twin = write_checkpoint(tmp_path / "twin", contents(lora_state(seed=2), iteration=8))
+    exports = add(store, index, read_checkpoint(str(twin)), FUTURE)[1]
+    assert store.seen == ["put", "announce"]
+    settle(store, index, exports)
+    store.seen.clear()
+    LocalStore(registry.home).announce(begun(child, "2998-01-01T00:00:00.000000Z"))
+    mend.mend(store, index, FUTURE, lambda _: None)
+    assert store.seen == ["put", "announce"], "and nothing is removed that was exported since"
+    store.seen.clear()
+    LocalStore(registry.home).announce(begun(adapters[3], "2998-01-01T00:00:00.000000Z"))
+    reindex(store, index)
+    assert store.seen == ["put", "announce", "remove"]
 
 
 def start(registry: Registry, *arguments: str | Path) -> subprocess.Popen[str]:
