@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from registry.core.model import MANIFEST, WEIGHTS
 from registry.operations.add import add
 from registry.operations.export import prepare
 from registry.store import LocalStore
+from registry.store.local import LocalStage
 from tests.support.answers import lose_index
 from tests.support.runs import contents, lora_state, write_checkpoint
 
@@ -292,7 +294,7 @@ def test_what_is_recorded_already_can_be_added_again_also_where_it_contradicts(r
     paths = loop(made)
     store = LocalStore(registry.home)
     for number, path in enumerate(paths):
-        add(store, prepare(read_checkpoint(str(path))), f"2026-01-01T00:00:0{number}.000000Z")
+        add(store, registry._opened.index, prepare(read_checkpoint(str(path))), f"2026-01-01T00:00:0{number}.000000Z")
     again = [registry.add(path) for path in paths]
     assert [each.new_export for each in again] == [False, False]
 
@@ -310,9 +312,9 @@ def test_two_adds_at_once_that_close_a_loop_are_told_as_a_contradiction(registry
     looked, failures = threading.Barrier(2), []
 
     class Meeting(LocalStore):
-        def announce(self, record: records.Record) -> None:
+        def stage(self) -> AbstractContextManager[LocalStage]:
             looked.wait(60)
-            super().announce(record)
+            return super().stage()
 
     def run(path: Path) -> None:
         mine = Registry(registry.home)
@@ -435,7 +437,7 @@ def test_adapter_that_the_index_has_not_heard_of_is_told_all_the_same(
     two = prepare(read_checkpoint(str(made("second", 1, 1))))
     registry.newest(1)
     store = LocalStore(str(home))
-    added, exports = add(store, two, "2026-01-01T00:00:00.000000Z")
+    added, exports = add(store, registry._opened.index, two, "2026-01-01T00:00:00.000000Z")
     for each in exports:
         store.settle(each)  # as if an old copy of the index had been put back since
     assert registry.lineage(added.digest.hex, down=False).asked == (f"adapter:{added.digest.hex}",)
