@@ -12,8 +12,9 @@ from registry.core.digest import Digest
 from registry.core.errors import MalformedFile
 from registry.core.records import Record
 from registry.core.refs import AliasName, RunIteration
+from registry.core.search import Criteria, Order
 from registry.core.summary import AdapterSummary, IndexChange
-from registry.index import answers
+from registry.index import answers, search
 from registry.index.database import Database
 from registry.index.rebuild import rebuild
 from registry.index.writing import Rows
@@ -90,6 +91,17 @@ class Index:
         """The adapters that were exported last, newest first."""
         with self._database.reading() as connection:
             return answers.newest(connection, limit)
+
+    def find(
+        self, criteria: Criteria, order: Order, limit: int, few: int = search.FEW
+    ) -> tuple[list[AdapterSummary], list[str]]:
+        """The first adapters that meet all criteria, as `registry.index.search` finds them.
+
+        Where there are none, also what was named that is not known, a clause each.
+        """
+        with self._database.reading() as connection:
+            found = search.find(connection, criteria, order, limit, few)
+            return found, [] if found else search.unknown(connection, criteria, order)
 
     def exported(self, of: RunIteration, limit: int) -> list[Digest]:
         """Up to `limit` adapters that a run exported at an iteration, sorted."""
