@@ -120,17 +120,19 @@ def iterations(text: str) -> tuple[int | None, int | None]:
     first, dots, last = match.groups() if match else (None, None, None)
     if first is None and last is None:
         raise Refused("no iterations", key="--iter", found=repr(text), expected="N, A..B, A.. or ..B")
-    if dots is None:
-        return int(text), int(text)
-    return checked_iterations(None if first is None else int(first), None if last is None else int(last))
+    low, high = (None if end is None else int(end) for end in (first, last))
+    return iteration_range((low, low if dots is None else high))
 
 
-def checked_iterations(first: int | None, last: int | None) -> tuple[int | None, int | None]:
-    """The two ends of a range.
+def iteration_range(asked: int | tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+    """One iteration, or the first and the last of some, as the two ends of a range.
 
     Raises:
-        Refused: no iteration lies between them.
+        Refused: no iteration lies between them, or no 64-bit integer holds one.
     """
+    first, last = (asked, asked) if isinstance(asked, int) else asked
+    if any(end is not None and number(end) is None for end in (first, last)):
+        raise Refused("no iteration", key="--iter", found=f"{first}..{last}"[:80])
     if first is not None and last is not None and first > last:
         raise Refused("no iteration lies between these", key="--iter", found=f"{first}..{last}")
     return first, last

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, event
 
-from registry.core.comparison import Verdict
+from registry.core import records
 from registry.core.digest import Digest
 from registry.core.records import Record
-from registry.core.refs import AliasName, RunIteration
-from registry.core.search import NEWEST, NOT_COMPARED, OPERATORS, Criteria, Order, ScoreBound
+from registry.core.search import NOT_COMPARED, OPERATORS, Criteria, Order, ScoreBound
 from registry.core.summary import AdapterSummary, ExportSummary
-from registry.index import Database, Index
+from registry.index import Index
 from registry.index.search import FEW
-from tests.support.synthetic import BASES, OLD_RANK, Synthetic
 from tests.support.values import digest_of
 
 Make = Callable[..., Record]
@@ -86,13 +81,14 @@ def one_of(*values: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from(values)
 
 
+NAME, DAY = one_of(*NAMES), st.integers(1, 4)
 STEPS = st.one_of(
-    st.tuples(one_of("exported"), one_of(*NAMES), st.integers(1, 4), one_of(*RUNS), one_of(1, 2, 3, None), st.integers(0, 11)),
-    st.tuples(one_of("compared"), one_of(*NAMES), st.integers(1, 4), one_of("one", "two"), one_of("identical", "base-only")),
-    st.tuples(one_of("scored"), one_of(*NAMES), st.integers(1, 4), one_of("completed", "stopped"), one_of(*METRICS), one_of(*VALUES)),
-    st.tuples(one_of("moved"), one_of(*NAMES), st.integers(1, 9)),
-    st.tuples(one_of("removed"), one_of(*NAMES)),
-)  # fmt: skip
+    st.tuples(one_of("exported"), NAME, DAY, one_of(*RUNS), one_of(1, 2, 3, None), st.integers(0, 11)),
+    st.tuples(one_of("compared"), NAME, DAY, one_of("one", "two"), one_of("identical", "base-only")),
+    st.tuples(one_of("scored"), NAME, DAY, one_of("completed", "stopped"), one_of(*METRICS), one_of(*VALUES)),
+    st.tuples(one_of("moved"), NAME, st.integers(1, 9)),
+    st.tuples(one_of("removed"), NAME),
+)
 TIMES = one_of(None, None, *(f"2026-01-{day:02}T00:00:00.000000Z" for day in (1, 2, 3, 4)))
 CRITERIA = st.builds(
     Criteria,
@@ -105,15 +101,15 @@ CRITERIA = st.builds(
     alpha=one_of(None, None, 8.0, 16.0),
     verdict=one_of(None, None, NOT_COMPARED, "identical", "base-only"),
     alias=one_of(None, None, None, None, "best", "Best"),
-    scores=st.lists(
-        st.builds(ScoreBound, one_of(*METRICS), one_of(*OPERATORS), one_of(*VALUES)), max_size=2
-    ).map(tuple),
+    scores=st.lists(st.builds(ScoreBound, one_of(*METRICS), one_of(*OPERATORS), one_of(*VALUES)), max_size=2).map(
+        tuple
+    ),
     since=TIMES,
     until=TIMES,
-)  # fmt: skip
-ORDERS = st.builds(
-    Order, one_of("newest", "oldest", "iteration", "score"), one_of(*METRICS), st.booleans()
-).map(lambda order: order if order.by == "score" else Order(order.by, None, order.reversed))  # fmt: skip
+)
+ORDERS = st.builds(Order, one_of("newest", "oldest", "iteration", "score"), one_of(*METRICS), st.booleans()).map(
+    lambda order: order if order.by == "score" else Order(order.by, None, order.reversed)
+)
 
 
 def history(make: dict[str, Make], steps: list[tuple[Any, ...]]) -> list[Record]:
@@ -123,15 +119,12 @@ def history(make: dict[str, Make], steps: list[tuple[Any, ...]]) -> list[Record]
     for kind, name, *rest in steps:
         if kind == "exported":
             day, run, iteration, nth = rest
-            record = make["exported"](
-                name, at=day, checkpoint=f"checkpoint {nth % 3}", tensors=f"tensors {ord(name) % 2}", id=run, iteration=iteration
-            )  # fmt: skip
+            origin = {"checkpoint": f"checkpoint {nth % 3}", "id": run, "iteration": iteration}
+            record = make["exported"](name, at=day, tensors=f"tensors {ord(name) % 2}", **origin)
             says = record.predicate
             says["lora"] = {"r": 4 if name < "d" else 8, "lora_alpha": 8 if name in "ad" else 16}
             says["base"] = {**says["base"], "name": ("org/base", "other", None)[nth % 3 if name > "b" else 0]}
-            from registry.core import records
-
-            made.append(records.make("export", record.subject, says))
+            made.append(records.make(records.EXPORT, record.subject, says))
             there.append(name)
         elif name not in there:
             continue
@@ -146,18 +139,15 @@ def history(make: dict[str, Make], steps: list[tuple[Any, ...]]) -> list[Record]
     return made
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    steps=st.lists(STEPS, max_size=24),
-    questions=st.lists(st.tuples(CRITERIA, ORDERS, st.integers(1, 8)), min_size=8, max_size=8),
-)
+QUESTIONS = st.lists(st.tuples(CRITERIA, ORDERS, st.integers(1, 8)), min_size=12, max_size=12)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, max_size=24), questions=QUESTIONS)
 def test_a_search_finds_what_looking_at_every_adapter_finds_before_and_after_a_rebuild(
-    steps: list[tuple[Any, ...]],
-    questions: list[tuple[Criteria, Order, int]],
-    make: dict[str, Make],
-    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[Any, ...]], questions: list[tuple[Criteria, Order, int]], make: dict[str, Make], index: Index
 ) -> None:
-    index = Index(Database(str(tmp_path_factory.mktemp("search") / "index.sqlite")))
+    index.rebuild([], lambda *_: None)
     made = history(make, steps)
     for record in made:
         index.add([record])
@@ -167,4 +157,4 @@ def test_a_search_finds_what_looking_at_every_adapter_finds_before_and_after_a_r
         for question, digests in zip(questions, expected, strict=True):
             for few in (0, FEW):  # read in order, and sorted from a source
                 assert [each.digest for each in index.find(*question, few=few)[0]] == digests
-        index.rebuild(sorted(made, key=lambda each: (each.subject, each.kind != "export")), lambda *_: None)
+        index.rebuild(sorted(made, key=lambda each: (each.subject, each.kind != records.EXPORT)), lambda *_: None)
