@@ -65,7 +65,8 @@ class Asked:
         """All of it but the time, on a row of `adapters`."""
         if not self.of_export:
             return list(self.of_adapter)
-        return [*self.of_adapter, exists().where(exports.c.adapter_id == adapters.c.id, *self.of_export)]
+        of_one = exists().where(exports.c.adapter_id == adapters.c.id, *self.of_export)
+        return [*self.of_adapter, of_one.correlate(adapters)]
 
     def times(self, column: Any) -> list[Condition]:
         """The range of time, on a column."""
@@ -198,5 +199,5 @@ def _verdict(column: Any, verdict: str | None) -> list[Condition]:
 
 def _has_score(metric: int | None, bounds: Sequence[ScoreBound]) -> Condition:
     within = [_OPERATORS[bound.operator](bare(scores.c.value), bound.value) for bound in bounds]
-    of = (scores.c.adapter_id == adapters.c.id, scores.c.metric_id == metric, bare(scores.c.stands) == true())
-    return exists().where(*of, *within)
+    of = (scores.c.adapter_id == adapters.c.id, bare(scores.c.metric_id) == metric, bare(scores.c.stands) == true())
+    return exists().where(*of, *within).correlate(adapters)

@@ -25,7 +25,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, 
 
 from registry.core.search import Criteria, Order
 from registry.core.summary import AdapterSummary
-from registry.index.asked import Asked, ask, standing, standing_alias
+from registry.index.asked import Asked, ask, bare, standing, standing_alias
 from registry.index.schema import adapters, exports, faceted, facets, metrics, runs, scores
 from registry.index.summaries import summaries
 
@@ -102,10 +102,10 @@ def _key(asked: Asked, order: Order) -> Any:
     if order.by == "iteration":
         extreme = func.max if order.descending else func.min
         of = (exports.c.adapter_id == adapters.c.id, *asked.of_export)
-        return select(extreme(exports.c.iteration)).where(*of).scalar_subquery()
+        return select(extreme(exports.c.iteration)).where(*of).correlate(adapters).scalar_subquery()
     if asked.metric is not None:
-        mine = (scores.c.adapter_id == adapters.c.id, scores.c.metric_id == asked.metric, scores.c.stands)
-        return select(scores.c.value).where(*mine).scalar_subquery()
+        mine = (scores.c.adapter_id == adapters.c.id, bare(scores.c.metric_id) == asked.metric, bare(scores.c.stands))
+        return select(scores.c.value).where(*mine).correlate(adapters).scalar_subquery()
     return adapters.c.first_exported_at
 
 

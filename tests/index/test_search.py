@@ -89,24 +89,23 @@ STEPS = st.one_of(
     st.tuples(one_of("moved"), NAME, st.integers(1, 9)),
     st.tuples(one_of("removed"), NAME),
 )
-TIMES = one_of(None, None, *(f"2026-01-{day:02}T00:00:00.000000Z" for day in (1, 2, 3, 4)))
-CRITERIA = st.builds(
-    Criteria,
-    run=one_of(None, None, "r1", "r2", "unknown"),
-    iterations=one_of(None, None, (1, 1), (2, None), (None, 2), (None, None), (2, 3)),
-    checkpoint=one_of(None, None, None, *(digest_of(f"checkpoint {n}") for n in range(3)), digest_of("unknown")),
-    base=one_of(None, None, "org/base", "other", ""),
-    tensors=one_of(None, None, None, *(digest_of(f"tensors {n}") for n in range(2))),
-    r=one_of(None, None, 4, 8),
-    alpha=one_of(None, None, 8.0, 16.0),
-    verdict=one_of(None, None, NOT_COMPARED, "identical", "base-only"),
-    alias=one_of(None, None, None, None, "best", "Best"),
-    scores=st.lists(st.builds(ScoreBound, one_of(*METRICS), one_of(*OPERATORS), one_of(*VALUES)), max_size=2).map(
-        tuple
-    ),
-    since=TIMES,
-    until=TIMES,
+TIMES = one_of(*(f"2026-01-{day:02}T00:00:00.000000Z" for day in (1, 2, 3, 4)))
+BOUND = st.builds(ScoreBound, one_of(*METRICS), one_of(*OPERATORS), one_of(*VALUES))
+CRITERION = st.one_of(
+    st.tuples(st.just("run"), one_of("r1", "r2", "unknown")),
+    st.tuples(st.just("iterations"), one_of((1, 1), (2, None), (None, 2), (None, None), (2, 3))),
+    st.tuples(st.just("checkpoint"), one_of(*(digest_of(f"checkpoint {n}") for n in range(3)), digest_of("unknown"))),
+    st.tuples(st.just("base"), one_of("org/base", "other", "")),
+    st.tuples(st.just("tensors"), one_of(digest_of("tensors 0"), digest_of("tensors 1"))),
+    st.tuples(st.just("r"), one_of(4, 8)),
+    st.tuples(st.just("alpha"), one_of(8.0, 16.0)),
+    st.tuples(st.just("verdict"), one_of(NOT_COMPARED, "identical", "base-only")),
+    st.tuples(st.just("alias"), one_of("best", "Best")),
+    st.tuples(st.just("scores"), st.lists(BOUND, min_size=1, max_size=2).map(tuple)),
+    st.tuples(st.just("since"), TIMES),
+    st.tuples(st.just("until"), TIMES),
 )
+CRITERIA = st.lists(CRITERION, max_size=3).map(lambda chosen: Criteria(**dict(chosen)))
 ORDERS = st.builds(Order, one_of("newest", "oldest", "iteration", "score"), one_of(*METRICS), st.booleans()).map(
     lambda order: order if order.by == "score" else Order(order.by, None, order.reversed)
 )

@@ -20,7 +20,7 @@ from registry.core import jsontext, records
 from registry.core.comparison import Verdict
 from registry.core.digest import Digest
 from registry.core.dtypes import BY_NAME
-from registry.core.model import Checkpoint, Lora, LoraPair, LoraSettings, Provenance
+from registry.core.model import MANIFEST, Checkpoint, Lora, LoraPair, LoraSettings, Provenance
 from registry.core.records import Record
 from registry.core.tensor import Tensor
 
@@ -91,29 +91,35 @@ class Synthetic:
         at = _START + number * _APART + dt.timedelta(seconds=later)
         return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
-    def records(self, *, canonical: bool = True) -> Iterator[Record]:
-        """Every record, sorted by adapter, an adapter's export first.
+    def alias_names(self, alias: int) -> int:
+        """The adapter that alias-<n> names in the end."""
+        return (alias + 1) * self.adapters // (alias + 2)
 
-        Without `canonical` the bytes of a record are laid out otherwise, which is quicker and which no index reads.
-        """
-        make = records.make if canonical else _make
+    def records(self) -> Iterator[Record]:
+        """Every record, sorted by adapter, an adapter's export first."""
         moves = self._moves()
         order = sorted(range(self.adapters), key=lambda number: hashlib.sha256(f"adapter {number}".encode()).digest())
         for number in order:
             for kind, predicate in self._facts(number):
-                yield make(kind, self.digest(number), predicate)
+                yield _make(kind, self.digest(number), predicate)
             for move in moves.get(number, ()):
-                yield make(records.ALIAS, self.digest(number), move)
+                yield _make(records.ALIAS, self.digest(number), move)
 
     def write(self, home: Path) -> int:
-        """Write the records into the store of a registry, as fast as files can be made; returns how many."""
+        """Write all records into the store of a registry, as fast as files can be made; returns how many."""
         count = 0
         for record in self.records():
-            directory = home / "records" / record.subject.hex[:2] / record.subject.hex
-            os.makedirs(directory, exist_ok=True)
-            (directory / record.name).write_bytes(record.data)
+            _write(home, record)
             count += 1
         return count
+
+    def stand_in(self, home: Path, number: int) -> None:
+        """Write an adapter's directory and records, as far as they are looked at without its tensors."""
+        directory = home / "adapters" / self.digest(number).hex[:2] / self.digest(number).hex
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / MANIFEST).write_bytes(jsontext.pretty(self._export(number)))
+        for kind, predicate in self._facts(number):
+            _write(home, _make(kind, self.digest(number), predicate))
 
     def _facts(self, number: int) -> Iterator[tuple[str, dict[str, Any]]]:
         yield records.EXPORT, self._export(number)
@@ -185,7 +191,7 @@ class Synthetic:
         """The moves of aliases: alias-<n> was moved n + 1 times, to adapters that are spread over all."""
         found: dict[int, list[dict[str, Any]]] = {}
         for alias in range(ALIASES):
-            path = [(step + 1) * self.adapters // (alias + 2) - 1 for step in range(alias + 1)]
+            path = [(step + 1) * self.adapters // (alias + 2) for step in range(alias + 1)]
             before: Digest | None = None
             for sequence, number in enumerate(path, start=1):
                 move = {
@@ -214,6 +220,19 @@ _CHECKPOINT = Checkpoint(
 )
 
 
+def _write(home: Path, record: Record) -> None:
+    directory = home / "records" / record.subject.hex[:2] / record.subject.hex
+    os.makedirs(directory, exist_ok=True)
+    (directory / record.name).write_bytes(record.data)
+
+
 def _make(kind: str, subject: Digest, predicate: dict[str, Any]) -> Record:
-    data = jsontext.compact(predicate)
-    return Record(kind, subject, predicate, data, Digest(hashlib.sha256(subject.hex.encode() + data).hexdigest()))
+    """The record as `records.make` makes it, but on one line, which takes a fifth of the time and is read as well."""
+    statement = {
+        "_type": records.STATEMENT,
+        "subject": [{"digest": {"sha256": subject.hex}}],
+        "predicateType": f"urn:aorlta-reg:{kind}:v1",
+        "predicate": predicate,
+    }
+    data = jsontext.compact(statement)
+    return Record(kind, subject, predicate, data, Digest(hashlib.sha256(data).hexdigest()))
