@@ -24,6 +24,14 @@ def is_stale(connection: Connection) -> bool:
     return connection.execute(select(marks.c.name).where(marks.c.name == STALE)).first() is not None
 
 
+def is_behind(connection: Connection) -> bool:
+    """Whether it is empty or stale, in one statement: every command asks."""
+    known = select(func.max(adapters.c.id)).scalar_subquery()
+    marked = select(marks.c.name).where(marks.c.name == STALE).exists()
+    found: bool = connection.execute(select(known.is_(None) | marked)).scalar_one()
+    return found
+
+
 def adapter(connection: Connection, digest: Digest) -> AdapterSummary | None:
     """One adapter, or None if it is not known."""
     row = connection.execute(select(adapters).where(adapters.c.digest == digest.hex)).one_or_none()

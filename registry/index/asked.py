@@ -41,7 +41,8 @@ class Asked:
         lists: the facets that match, none of them twice; None where none is asked for, or more than MOST_LISTS match.
         sources: for every set of criteria that one index answers, the ids of the adapters that meet them.
         beyond_lists: whether anything is asked for but facets and time.
-        metric: the id of the metric that is the order.
+        metric: the id of the metric that is the order, if one is.
+        bounds: those on its scores.
     """
 
     of_adapter: tuple[Condition, ...]
@@ -53,6 +54,7 @@ class Asked:
     sources: tuple[Select[Any], ...]
     beyond_lists: bool
     metric: int | None
+    bounds: tuple[ScoreBound, ...]
 
     @property
     def conditions(self) -> list[Condition]:
@@ -134,6 +136,7 @@ def ask(connection: Connection, criteria: Criteria, order: Order) -> Asked | Non
         tuple(sources),
         beyond_lists,
         metric,
+        tuple(by_metric.get(order.metric or "", ())),
     )
 
 

@@ -55,6 +55,13 @@ class Index:
         with self._database.reading() as connection:
             return answers.is_stale(connection)
 
+    def is_behind(self) -> bool:
+        """Whether it is empty or stale."""
+        if not self._database.exists():
+            return True
+        with self._database.reading() as connection:
+            return answers.is_behind(connection)
+
     def add(self, new: Iterable[Record]) -> None:
         """Derive rows from records. A record that is there already changes nothing.
 

@@ -138,7 +138,7 @@ def _by_iteration(asked: Asked, order: Order) -> Select[Any]:
 
 def _by_score(asked: Asked, order: Order) -> Select[Any]:
     """From the index of what stands of a metric, by value."""
-    query = select(adapters).join_from(scores, adapters).where(*standing(asked.metric), *asked.conditions)
+    query = select(adapters).join_from(scores, adapters).where(*standing(asked.metric, asked.bounds), *asked.conditions)
     return query.order_by(*_in(order, scores.c.value))
 
 
