@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import Engine, event
 
 from registry.core import records
 from registry.core.digest import Digest
 from registry.core.records import Record
-from registry.core.search import NOT_COMPARED, OPERATORS, Criteria, Order, ScoreBound
+from registry.core.search import NEWEST, NOT_COMPARED, OPERATORS, Criteria, Order, ScoreBound
 from registry.core.summary import AdapterSummary, ExportSummary
-from registry.index import Index
+from registry.index import Database, Index
 from registry.index.search import FEW
+from tests.support.synthetic import BASES, OLD_RANK, Synthetic, named
 from tests.support.values import digest_of
 
 Make = Callable[..., Record]
@@ -157,3 +161,140 @@ def test_a_search_finds_what_looking_at_every_adapter_finds_before_and_after_a_r
             for few in (0, FEW):  # read in order, and sorted from a source
                 assert [each.digest for each in index.find(*question, few=few)[0]] == digests
         index.rebuild(sorted(made, key=lambda each: (each.subject, each.kind != records.EXPORT)), lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Index]:
+    """20,000 adapters of 40 runs."""
+    database = tmp_path_factory.mktemp("large") / "index.sqlite"
+    index = Index(Database(str(database)))
+    index.rebuild(SYNTHETIC.records(), lambda _, error: pytest.fail(str(error)))
+    return database, index
+
+
+SYNTHETIC = Synthetic(20_000, 40)
+OFTEN, RARELY = ScoreBound("pass@1", ">", 0.1), ScoreBound("pass@1", ">=", 0.999)
+MIDDLE = SYNTHETIC.time(10_000)
+ALONE = [
+    Criteria(),
+    Criteria(run="run-00020"),
+    Criteria(iterations=(7, 7)),
+    Criteria(iterations=(2, None)),
+    Criteria(checkpoint=named("checkpoint", 3)),
+    Criteria(tensors=named("tensors", 0)),
+    Criteria(base=BASES[0]),
+    Criteria(r=16),
+    Criteria(alpha=16.0),
+    Criteria(verdict="base-only"),
+    Criteria(verdict=NOT_COMPARED),
+    Criteria(alias="alias-3"),
+    Criteria(scores=(OFTEN,)),
+    Criteria(scores=(RARELY,)),
+    Criteria(since=MIDDLE),
+    Criteria(until=MIDDLE),
+]
+TOGETHER = [
+    Criteria(run="run-00020", iterations=(3, None), base=BASES[0]),
+    Criteria(r=OLD_RANK, since=MIDDLE),
+    Criteria(base=BASES[0], iterations=(1, None), scores=(OFTEN,)),
+    Criteria(verdict="identical", scores=(OFTEN,), since=MIDDLE),
+    Criteria(scores=(OFTEN, ScoreBound("pass@1", "<", 0.9), ScoreBound("loss", "<=", 0.5))),
+    Criteria(checkpoint=named("checkpoint", 3), run="run-00000", tensors=named("tensors", 3), alias="alias-0"),
+]
+ORDERED = [Order(by, metric, reverse) for by, metric in (
+    ("newest", None), ("oldest", None), ("iteration", None), ("score", "pass@1")
+) for reverse in (False, True)]  # fmt: skip
+EQUAL = {f"USE TEMP B-TREE FOR {part} OF ORDER BY" for part in ("RIGHT PART", "LAST TERM")}
+"""Rows with one key are sorted by digest; the keys come in order."""
+SMALL = {"facets"}
+"""Tables that have as many rows as there are combinations of a few settings."""
+
+
+def steps(database: Path, statements: list[tuple[str, Any]]) -> set[tuple[str, str]]:
+    """How SQLite answers: every step, with the one that it is a part of."""
+    found = set()
+    with sqlite3.connect(database) as connection:
+        for statement, parameters in statements:
+            if statement.startswith("SELECT"):
+                plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+                said = {number: step for number, _, _, step in plan}
+                found |= {(said.get(parent, ""), step) for _, parent, _, step in plan}
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("few", [0, FEW])
+@pytest.mark.parametrize("order", ORDERED, ids=str)
+def test_every_search_reads_by_an_index_and_sorts_no_more_than_few_or_what_is_equal(
+    order: Order, few: int, large: tuple[Path, Index]
+) -> None:
+    database, index = large
+    for criteria in ALONE + TOGETHER:
+        statements: list[tuple[str, Any]] = []
+
+        def note(_conn: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+            statements.append((statement, parameters))  # noqa: B023  called before the next one
+
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            found, unknown = index.find(criteria, order, 5, few)
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+        assert unknown == []
+        rows = [each for each in statements if each[0].startswith("SELECT adapters.id")]
+        assert bool(rows) or not found
+        taken = steps(database, statements)
+        scanned = {step.split()[1] for _, step in taken if step.startswith("SCAN")}
+        assert scanned <= SMALL | {"(subquery-1)", "anon_1", "CONSTANT"}, (criteria, scanned)
+        held_against = {step for whole, step in taken if whole.startswith("CORRELATED") and step.startswith("SEARCH")}
+        assert all(step.endswith("(adapter_id=?)") for step in held_against), (criteria, held_against)
+        for statement in rows:
+            outer = {step for whole, step in steps(database, [statement]) if not whole}
+            if "adapters.id IN (SELECT" in statement[0]:  # from a source that has few
+                assert "SEARCH adapters USING INTEGER PRIMARY KEY (rowid=?)" in outer
+            else:
+                assert {step for step in outer if "ORDER BY" in step} <= EQUAL, (criteria, statement, outer)
+
+
+@pytest.mark.parametrize("order", ORDERED, ids=str)
+def test_searches_of_many_adapters_find_the_same_either_way(order: Order, large: tuple[Path, Index]) -> None:
+    for criteria in ALONE + TOGETHER:
+        either = [index_find(large[1], criteria, order, few) for few in (0, 1 << 30)]
+        assert either[0] == either[1], criteria
+
+
+def index_find(index: Index, criteria: Criteria, order: Order, few: int) -> list[Digest]:
+    return [each.digest for each in index.find(criteria, order, 30, few)[0]]
+
+
+def test_only_few_candidates_are_sorted(large: tuple[Path, Index]) -> None:
+    """What is met by more is read in order."""
+    statements: list[str] = []
+
+    def note(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        for few in (499, 500):
+            large[1].find(Criteria(run="run-00020"), NEWEST, 5, few)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    rows = [statement for statement in statements if statement.startswith("SELECT adapters.id")]
+    assert ["adapters.id IN (SELECT" in statement for statement in rows] == [False, True]
+
+
+def test_what_is_asked_for_and_not_known_is_told_only_where_nothing_is_found(large: tuple[Path, Index]) -> None:
+    index = large[1]
+    asked = Criteria(run="no run", base="no base", alias="none-such", scores=(ScoreBound("no metric", ">", 0),))
+    assert index.find(asked, Order("score", "no order"), 5) == (
+        [],
+        [
+            "no run is known as 'no run'",
+            "no base is known as 'no base'",
+            "no metric is known as 'no metric'",
+            "no metric is known as 'no order'",
+            "no alias is called 'none-such'",
+        ],
+    )
+    assert index.find(Criteria(r=1), NEWEST, 5) == ([], [])
