@@ -277,10 +277,10 @@ class Registry:
         from registry.operations.find import checkpoint_digest  # noqa: PLC0415
 
         criteria = search.Criteria(
-            run=run,
+            run=None if run is None else search.name(run),
             iterations=None if iterations is None else search.iteration_range(iterations),
             checkpoint=None if checkpoint is None else checkpoint_digest(os.fspath(checkpoint)),
-            base=base,
+            base=None if base is None else search.name(base),
             tensors=None if tensors is None else Digest.parse(tensors),
             r=None if r is None else search.rank(r),
             alpha=None if alpha is None else search.alpha(alpha),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from registry.core import jsontext
 from registry.core.comparison import Verdict
 from registry.core.digest import Digest
 from registry.core.errors import Refused
@@ -22,7 +23,7 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
     {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "=": operator.eq}
 )
 _SCORE = re.compile(r"(.+)(>=|<=|(?<![<>])=|>|<)([^<>=]+)", re.DOTALL)
-_ITERATIONS = re.compile(r"([0-9]{1,18})?(\.\.)?([0-9]{1,18})?")
+_ITERATIONS = re.compile(r"(?P<only>[0-9]{1,18})|(?P<first>[0-9]{1,18})?\.\.(?P<last>[0-9]{1,18})?")
 _BY_SCORE = "score:"
 
 
@@ -104,7 +105,7 @@ def order(text: str, *, reverse: bool = False) -> Order:
     """
     metric = text.removeprefix(_BY_SCORE)
     if metric and metric != text:
-        return Order("score", metric, reverse)
+        return Order("score", name(metric), reverse)
     if text not in _ORDERS:
         raise Refused("no such order", key="--sort", found=repr(text), expected="newest, oldest, iteration, score:NAME")
     return Order(text, reversed=reverse)
@@ -117,11 +118,11 @@ def iterations(text: str) -> tuple[int | None, int | None]:
         Refused: it is none of them, or A is greater than B.
     """
     match = _ITERATIONS.fullmatch(text.strip())
-    first, dots, last = match.groups() if match else (None, None, None)
-    if first is None and last is None:
+    said = match.groups() if match else (None, None, None)
+    only, first, last = (None if end is None else int(end) for end in said)
+    if only is None and first is None and last is None:
         raise Refused("no iterations", key="--iter", found=repr(text), expected="N, A..B, A.. or ..B")
-    low, high = (None if end is None else int(end) for end in (first, last))
-    return iteration_range((low, low if dots is None else high))
+    return iteration_range((first, last) if only is None else only)
 
 
 def iteration_range(asked: int | tuple[int | None, int | None]) -> tuple[int | None, int | None]:
@@ -138,6 +139,11 @@ def iteration_range(asked: int | tuple[int | None, int | None]) -> tuple[int | N
     return first, last
 
 
+def name(text: str) -> str:
+    """A name as records can hold it: where an argument is no UTF-8 it is escaped, and then known to nobody."""
+    return jsontext.sayable(text)
+
+
 def score_bound(text: str) -> ScoreBound:
     """A metric's name, one of `>`, `>=`, `<`, `<=`, `=`, and a number.
 
@@ -151,7 +157,7 @@ def score_bound(text: str) -> ScoreBound:
     if match is None or value is None or not match[1].strip():
         expected = "a metric, one of > >= < <= =, and a number, as in 'pass@1>0.4'"
         raise Refused("no bound on a score", key="--score", found=repr(text), expected=expected)
-    return ScoreBound(match[1].strip(), match[2], value)
+    return ScoreBound(name(match[1].strip()), match[2], value)
 
 
 def verdict(text: str) -> str:

@@ -37,7 +37,8 @@ def loaded(shelf: Shelf, arguments: list[str | Path], report: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["add", "add again", "export", "get", "path", "show", "list", "path of a run", "alias", "reindex"]
+    "command",
+    ["add", "add again", "export", "get", "path", "show", "list", "path of a run", "alias", "reindex", "find"],
 )
 def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: Path) -> None:
     new = write_checkpoint(tmp_path / "new", contents(lora_state(seed=9)))
@@ -52,6 +53,7 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
         "path of a run": ["path", "run@3"],
         "alias": ["alias", "list"],
         "reindex": ["reindex"],
+        "find": ["find", "--run", "run", "--checkpoint", shelf.checkpoint, "--score", "x>1"],
     }
     modules = loaded(shelf, arguments[command], tmp_path / "modules.json")
     assert not modules & NEVER
