@@ -79,7 +79,8 @@ def unknown(connection: Connection, criteria: Criteria, order: Order) -> list[st
 
 def _smallest(connection: Connection, asked: Asked, few: int) -> Select[Any] | None:
     """The source that has the fewest rows, if that is few."""
-    best, fewest = None, few + 1
+    best: Select[Any] | None = None
+    fewest = few + 1
     for source in asked.sources:
         up_to = source.limit(fewest).subquery()
         count: int = connection.execute(select(func.count()).select_from(up_to)).scalar_one()
