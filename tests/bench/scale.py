@@ -172,7 +172,6 @@ def searches(registry: Registry, large: Synthetic) -> Iterator[dict[str, Any]]:
         "hard: --base --r 16 --iter 3..": {"base": BASES[2], "r": 16, "iterations": (3, None)},
         "hard: --score pass@1>0.9 --score loss>0.9, never both": {"scores": ["pass@1>0.9", "loss>0.9"]},
         "hard: --score pass@1>0.4 --score pass@8>0.7, never both": {"scores": ["pass@1>0.4", "pass@8>0.7"]},
-        "hard: --r 8 --base, never both": {"r": 8, "base": "org/none"},
         "hard: --verdict identical --score pass@1>0.4, never both": {"verdict": "identical", "scores": ["pass@1>0.4"]},
         "hard: --iter ..20 --since, never both for an old run": {"iterations": (None, 20), "since": middle},
     }
