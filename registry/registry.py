@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import pwd
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
-from registry.core import records, refs
+from registry.core import records, refs, search
 from registry.core.digest import Digest
 from registry.core.errors import NotFound, Refused, RegistryError
 from registry.core.lineage import LISTED, Lineage
 from registry.core.model import ReadOptions
 from registry.core.refs import AliasName
+from registry.core.search import Order
 from registry.core.summary import AdapterSummary, IndexRevision, ScorePoint, ScoreRunSummary
 from registry.disk import holds_safetensors
 from registry.operations.get import get
@@ -239,6 +240,76 @@ class Registry:
         """
         index = self._opened.mended_if_any()
         return [] if index is None else index.newest(limit)
+
+    def find(
+        self,
+        *,
+        run: str | None = None,
+        iterations: int | tuple[int | None, int | None] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        tensors: str | None = None,
+        base: str | None = None,
+        r: int | None = None,
+        alpha: float | None = None,
+        verdict: str | None = None,
+        alias: str | None = None,
+        scores: Iterable[str] = (),
+        since: str | None = None,
+        until: str | None = None,
+        sort: str | Order = "newest",
+        limit: int = 50,
+    ) -> list[AdapterSummary]:
+        """The first adapters that meet all that is asked for. A name that is not known is noted, and finds nothing.
+
+        `run`, `iterations`, `checkpoint` and `base` are of one and the same export.
+
+        Args:
+            run: its name.
+            iterations: one, or the first and the last of them, of which either may be None.
+            checkpoint: its digest, its directory, or its tensor file.
+            tensors: the tensor digest.
+            base: its name, as recorded.
+            r: as in the adapter's settings.
+            alpha: likewise.
+            verdict: the verdict that `list` shows; `none` for what was never compared.
+            alias: an alias that names it now.
+            scores: bounds on its scores, as `pass@1>0.4`.
+            since: when it was first exported at the earliest: an ISO 8601 date or date and time, UTC where it has no
+                zone.
+            until: the same for the end, which does not count itself; but a date counts as a whole.
+            sort: `newest`, `oldest`, `iteration` (the highest first) or `score:NAME` (the highest first); or such an
+                order, reversed. The last two list only adapters that have one.
+            limit: how many at most.
+
+        Raises:
+            Refused, InvalidReference: what is asked for is none of these.
+            NotFound: there is no such checkpoint.
+            StorageError.
+        """
+        from registry.operations.find import checkpoint_digest  # noqa: PLC0415
+
+        criteria = search.Criteria(
+            run=None if run is None else search.name(run),
+            iterations=None if iterations is None else search.iteration_range(iterations),
+            checkpoint=None if checkpoint is None else checkpoint_digest(os.fspath(checkpoint)),
+            base=None if base is None else search.name(base),
+            tensors=None if tensors is None else Digest.parse(tensors),
+            r=None if r is None else search.rank(r),
+            alpha=None if alpha is None else search.alpha(alpha),
+            verdict=None if verdict is None else search.verdict(verdict),
+            alias=None if alias is None else refs.alias_name(alias).name,
+            scores=tuple(map(search.score_bound, scores)),
+            since=None if since is None else search.since(since),
+            until=None if until is None else search.until(until),
+        )
+        order = sort if isinstance(sort, Order) else search.order(sort)
+        index = self._opened.mended_if_any()
+        if index is None:
+            return []
+        found, unknown = index.find(criteria, order, limit)
+        for clause in unknown:
+            self._opened.note(clause)
+        return found
 
     def set_alias(self, name: str, reference: str, *, expect: str | None = None) -> Moved:
         """Let an alias name an adapter. With `expect`, a reference or `none`, only if that is what it names now.

@@ -9,27 +9,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from registry.cli import aliases, documents, exits, findings, index, lineage, models, removal, scores
-from registry.cli.arguments import (
-    AllowNonfinite,
-    Alpha,
-    Base,
-    Checkpoint,
-    Checkpoints,
-    Home,
-    Json,
-    Limit,
-    Parent,
-    Ref,
-    Run,
-)
+from registry.cli import aliases, documents, exits, findings, index, lineage, models, removal, scores, search
+from registry.cli.arguments import AllowNonfinite, Alpha, Base, Checkpoint, Checkpoints, Home, Json, Parent, Ref, Run
 from registry.cli.environment import open_registry
 from registry.cli.output import Output, error_document, printable, silence
 from registry.core.errors import Refused, RegistryError, StorageError
 from registry.core.version import VERSION
 from registry.registry import export_checkpoint
-
-_DEFAULT_LIMIT = 50
 
 
 class _Commands(TyperGroup):
@@ -224,22 +210,6 @@ def show(reference: Ref, home_option: Home = None, as_json: Json = False) -> Non
     output.result(documents.adapter_document(adapter), documents.adapter_text(adapter))
 
 
-@app.command("list")
-def list_(
-    limit: Limit = _DEFAULT_LIMIT,
-    home_option: Home = None,
-    as_json: Json = False,
-) -> None:
-    """List the newest adapters."""
-    output = Output(as_json=as_json)
-    adapters = open_registry(home_option, output).newest(limit)
-    output.result(
-        {"adapters": [documents.adapter_document(adapter) for adapter in adapters]},
-        documents.adapters_text(adapters),
-    )
-    if len(adapters) == limit:
-        output.note(f"the newest {limit}; --limit N shows more")
-
-
-for command in (models.merge, models.compare, models.diff, lineage.lineage, index.reindex, removal.rm):
+app.command("list")(search.list_)
+for command in (search.find, models.merge, models.compare, models.diff, lineage.lineage, index.reindex, removal.rm):
     app.command()(command)

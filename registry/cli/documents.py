@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -178,14 +179,15 @@ def scores_text(run: ScoreRunSummary) -> str:
     return f"{'partial: ' if run.status is Status.STOPPED else ''}{', '.join([*shown, *more]) or 'no scores'}"
 
 
-def adapters_text(adapters: list[AdapterSummary]) -> str:
-    """`list` for people: one row per adapter, described by its first export."""
+def adapters_text(adapters: list[AdapterSummary], metrics: Iterable[str] = ()) -> str:
+    """`list` and `find` for people: one row per adapter, described by its first export; its scores of `metrics`."""
+    measured = tuple(dict.fromkeys(metrics))
     header = ("DIGEST", "RUN", "ITER", "R", "ALPHA", "MODULES", "SIZE", "BASE", "EXPORTED", "EXPORTS", "VERDICT")
-    return table(header, (_row(adapter) for adapter in adapters))
+    return table((*header, *map(printable, measured)), (_row(adapter, measured) for adapter in adapters))
 
 
-def _row(adapter: AdapterSummary) -> tuple[object, ...]:
-    first = adapter.exports[0]
+def _row(adapter: AdapterSummary, metrics: tuple[str, ...]) -> tuple[object, ...]:
+    first, scores = adapter.exports[0], adapter.scores if metrics else {}
     return (
         adapter.digest.short,
         _or_none(first.run),
@@ -198,6 +200,7 @@ def _row(adapter: AdapterSummary) -> tuple[object, ...]:
         adapter.first_exported_at[:19] + "Z",
         len(adapter.exports),
         _or_none(adapter.verdict),
+        *(f"{scores[metric]:g}" if metric in scores else _NONE for metric in metrics),
     )
 
 

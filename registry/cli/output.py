@@ -62,6 +62,15 @@ class Output:
         elif text is not None:
             print(text, flush=True)  # noqa: T201
 
+    def objects(self, documents: Iterable[dict[str, Any]], text: str) -> None:
+        """The result as a stream: one compact object a line, each printed before the next is made; or the text."""
+        if not self._as_json:
+            print(text, flush=True)  # noqa: T201
+            return
+        for document in documents:
+            print(json.dumps(document, separators=(",", ":"), allow_nan=False))  # noqa: T201
+        sys.stdout.flush()
+
     def note(self, text: str) -> None:
         """What a person may want to know."""
         if not self._as_json:

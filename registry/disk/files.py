@@ -117,11 +117,11 @@ def make_directories(path: str) -> None:
     sync_directory(parent)
 
 
-def list_names(path: str) -> list[str]:
-    """The names in a directory, sorted; none where there is no directory."""
+def list_names(path: str, prefix: str = "") -> list[str]:
+    """The names in a directory that start with a prefix, sorted; none where there is no directory."""
     with translated(path):
         try:
-            return sorted(os.listdir(path))
+            return sorted(name for name in os.listdir(path) if name.startswith(prefix))
         except FileNotFoundError:
             return []
 

@@ -13,6 +13,11 @@ from registry.core.summary import AdapterSummary
 from registry.index.schema import STALE, adapters, alias_moves, exports, marks, runs
 from registry.index.summaries import summaries
 
+_NONE_KNOWN = select(func.max(adapters.c.id)).scalar_subquery().is_(None)
+_MARKED = select(marks.c.name).where(marks.c.name == STALE).exists()
+_BEHIND = select(_NONE_KNOWN | _MARKED)
+"""Asked by every command, so in one statement."""
+
 
 def is_empty(connection: Connection) -> bool:
     """Whether no adapter is known."""
@@ -22,6 +27,12 @@ def is_empty(connection: Connection) -> bool:
 def is_stale(connection: Connection) -> bool:
     """Whether rows came from an older schema, which did not keep all that today's tell."""
     return connection.execute(select(marks.c.name).where(marks.c.name == STALE)).first() is not None
+
+
+def is_behind(connection: Connection) -> bool:
+    """Whether it is empty or stale."""
+    found: bool = connection.execute(_BEHIND).scalar_one()
+    return found
 
 
 def adapter(connection: Connection, digest: Digest) -> AdapterSummary | None:

@@ -39,6 +39,7 @@ class Database:
         self._engine = create_engine(URL.create("sqlite", database=path), connect_args={"timeout": _BUSY_TIMEOUT})
         event.listen(self._engine, "connect", _configure)
         event.listen(self._engine, "begin", _begin)
+        self._modes = {write: self._engine.execution_options(**{_WRITE: write}) for write in (False, True)}
         self._ready = False
 
     def exists(self) -> bool:
@@ -110,7 +111,7 @@ class Database:
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Connection]:
         try:
-            with self._engine.execution_options(**{_WRITE: write}).begin() as connection:
+            with self._modes[write].begin() as connection:
                 yield connection
         except DBAPIError as error:
             code = getattr(error.orig, "sqlite_errorcode", 0)

@@ -14,8 +14,9 @@ from registry.core.holds import Hold
 from registry.core.lineage import Kind, Lineage, Start
 from registry.core.records import Record
 from registry.core.refs import AliasName, RunIteration
+from registry.core.search import Criteria, Order
 from registry.core.summary import AdapterSummary, IndexChange, ScorePoint, ScoreRunSummary
-from registry.index import ancestry, answers, kinship, scores
+from registry.index import ancestry, answers, kinship, scores, search
 from registry.index.database import Database
 from registry.index.holds import holds
 from registry.index.rebuild import rebuild
@@ -61,6 +62,13 @@ class Index:
         with self._database.reading() as connection:
             return answers.is_stale(connection)
 
+    def is_behind(self) -> bool:
+        """Whether it is empty or stale."""
+        if not self._database.exists():
+            return True
+        with self._database.reading() as connection:
+            return answers.is_behind(connection)
+
     def add(self, new: Iterable[Record]) -> None:
         """Derive rows from records. A record that is there already changes nothing.
 
@@ -104,6 +112,17 @@ class Index:
         """The adapters that were exported last, newest first."""
         with self._database.reading() as connection:
             return answers.newest(connection, limit)
+
+    def find(
+        self, criteria: Criteria, order: Order, limit: int, few: int = search.FEW
+    ) -> tuple[list[AdapterSummary], list[str]]:
+        """The first adapters that meet all criteria, as `registry.index.search` finds them.
+
+        Where there are none, also what was named that is not known, a clause each.
+        """
+        with self._database.reading() as connection:
+            found = search.find(connection, criteria, order, limit, few)
+            return found, [] if found else search.unknown(connection, criteria, order)
 
     def exported(self, of: RunIteration, limit: int) -> list[Digest]:
         """Up to `limit` adapters that a run exported at an iteration, sorted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import BindParameter, Connection, Row, bindparam, select
 
 from registry.core.comparison import Verdict
 from registry.core.digest import Digest
@@ -23,6 +23,37 @@ from registry.index.schema import (
     runs,
     score_runs,
     scores,
+)
+
+# Written out once: composing them anew takes longer than they run.
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+_EXPORTS = (
+    select(exports, checkpoints.c.digest.label("checkpoint"), runs.c.name.label("run"))
+    .join(checkpoints, exports.c.checkpoint_id == checkpoints.c.id)
+    .outerjoin(runs, exports.c.run_id == runs.c.id)
+    .where(exports.c.adapter_id.in_(_IDS))
+    .order_by(exports.c.exported_at, exports.c.record)
+)
+_COMPARISONS = (
+    select(comparisons)
+    .where(comparisons.c.adapter_id.in_(_IDS))
+    .order_by(comparisons.c.compared_at, comparisons.c.record, comparisons.c.engine)
+)
+_SCORE_RUNS = (
+    select(score_runs, adapters.c.digest.label("adapter"))
+    .join_from(score_runs, adapters)
+    .where(score_runs.c.adapter_id.in_(_IDS))
+    .order_by(score_runs.c.scored_at, score_runs.c.record)
+)
+_ALIASES = (
+    select(alias_moves.c.after, alias_moves.c.name)
+    .where(alias_moves.c.after.in_(bindparam("digests", expanding=True)), alias_moves.c.stands)
+    .order_by(alias_moves.c.folded)
+)
+_EQUAL_TENSORS = (
+    select(adapters.c.tensor_digest, adapters.c.digest)
+    .where(adapters.c.tensor_digest.in_(bindparam("tensors", expanding=True)), adapters.c.removed_at.is_(None))
+    .order_by(adapters.c.digest)
 )
 
 
@@ -107,14 +138,7 @@ def score_run_of(record: Record) -> ScoreRunSummary:
 
 def _exports(connection: Connection, ids: list[int]) -> dict[int, list[ExportSummary]]:
     found: dict[int, list[ExportSummary]] = {each: [] for each in ids}
-    query = (
-        select(exports, checkpoints.c.digest.label("checkpoint"), runs.c.name.label("run"))
-        .join(checkpoints, exports.c.checkpoint_id == checkpoints.c.id)
-        .outerjoin(runs, exports.c.run_id == runs.c.id)
-        .where(exports.c.adapter_id.in_(ids))
-        .order_by(exports.c.exported_at, exports.c.record)
-    )
-    for row in connection.execute(query):
+    for row in connection.execute(_EXPORTS, {"ids": ids}):
         summary = ExportSummary(
             checkpoint=Digest(row.checkpoint),
             run=row.run,
@@ -134,9 +158,7 @@ def _exports(connection: Connection, ids: list[int]) -> dict[int, list[ExportSum
 
 def _comparisons(connection: Connection, ids: list[int]) -> dict[int, list[ComparisonSummary]]:
     found: dict[int, list[ComparisonSummary]] = {each: [] for each in ids}
-    query = select(comparisons).where(comparisons.c.adapter_id.in_(ids))
-    order = (comparisons.c.compared_at, comparisons.c.record, comparisons.c.engine)
-    for row in connection.execute(query.order_by(*order)):
+    for row in connection.execute(_COMPARISONS, {"ids": ids}):
         summary = ComparisonSummary(
             engine=row.engine,
             verdict=Verdict(row.verdict),
@@ -158,13 +180,7 @@ def _comparisons(connection: Connection, ids: list[int]) -> dict[int, list[Compa
 
 def _score_runs(connection: Connection, ids: list[int]) -> dict[int, list[ScoreRunSummary]]:
     found: dict[int, list[ScoreRunSummary]] = {each: [] for each in ids}
-    query = (
-        select(score_runs, adapters.c.digest.label("adapter"))
-        .join_from(score_runs, adapters)
-        .where(score_runs.c.adapter_id.in_(ids))
-        .order_by(score_runs.c.scored_at, score_runs.c.record)
-    )
-    rows = connection.execute(query).all()
+    rows = connection.execute(_SCORE_RUNS, {"ids": ids}).all()
     if rows:
         for row, summary in zip(rows, score_run_summaries(connection, rows), strict=True):
             found[row.adapter_id].append(summary)
@@ -173,17 +189,13 @@ def _score_runs(connection: Connection, ids: list[int]) -> dict[int, list[ScoreR
 
 def _aliases(connection: Connection, digests: list[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {each: [] for each in digests}
-    standing = select(alias_moves).where(alias_moves.c.after.in_(digests), alias_moves.c.stands)
-    for row in connection.execute(standing.order_by(alias_moves.c.folded)):
+    for row in connection.execute(_ALIASES, {"digests": digests}):
         found[row.after].append(row.name)
     return found
 
 
 def _equal_tensors(connection: Connection, tensors: set[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {each: [] for each in tensors}
-    query = select(adapters.c.tensor_digest, adapters.c.digest).where(
-        adapters.c.tensor_digest.in_(sorted(tensors)), adapters.c.removed_at.is_(None)
-    )
-    for of, digest in connection.execute(query.order_by(adapters.c.digest)):
+    for of, digest in connection.execute(_EQUAL_TENSORS, {"tensors": sorted(tensors)}):
         found[of].append(digest)
     return found

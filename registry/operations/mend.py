@@ -37,10 +37,11 @@ def mend(store: Store, index: Index, now: str, note: Note) -> None:
         IndexMissing: the index is empty or of an older schema, and the store has too much to be read in passing.
         StorageError: the index cannot be read; IndexDamaged and IndexVersion among them.
     """
-    if index.is_empty() and _holds_unannounced(store) and index.is_empty():  # or it has just been written
-        _make_anew(store, index, note, "missing")
-    elif index.is_stale():
-        _make_anew(store, index, note, "made by an older version")
+    if index.is_behind():
+        if index.is_empty() and _holds_unannounced(store) and index.is_empty():  # or it has just been written
+            _make_anew(store, index, note, "missing")
+        elif index.is_stale():
+            _make_anew(store, index, note, "made by an older version")
     for record in store.unsettled(lambda error: note(f"the index lacks a record: {error}")):
         try:
             _finish(store, index, record, now)

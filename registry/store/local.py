@@ -13,6 +13,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import BinaryIO
 
 from registry.core import records
@@ -59,8 +60,7 @@ class LocalStore:
         return os.path.isdir(self.directory(digest))
 
     def find(self, prefix: str, limit: int) -> list[Digest]:
-        shard = os.path.join(self._adapters, prefix[:2])
-        return [digest for digest in _digests_in(shard) if digest.hex.startswith(prefix)][:limit]
+        return list(islice(_digests_in(os.path.join(self._adapters, prefix[:2]), prefix), limit))
 
     def digests(self) -> Iterator[Digest]:
         return _digests_below(self._adapters)
@@ -188,7 +188,7 @@ def _digests_below(directory: str) -> Iterator[Digest]:
         yield from _digests_in(os.path.join(directory, shard))
 
 
-def _digests_in(shard: str) -> Iterator[Digest]:
-    for name in list_names(shard):
+def _digests_in(shard: str, prefix: str = "") -> Iterator[Digest]:
+    for name in list_names(shard, prefix):
         with suppress(InvalidReference):
             yield Digest(name)

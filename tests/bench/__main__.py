@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.bench import scale
 from tests.bench.measure import Command, Figures, alternate, run_once
+from tests.bench.scale import ADAPTERS, bench_scale
 
 HERE = Path(__file__).parent
 RUNS = 5
@@ -27,9 +29,14 @@ def main() -> None:
         for name, size in SIZES.items():
             rows += list(bench_add(Path(directory), name, size))
         rows += list(bench_models(Path(directory)))
+        large = list(bench_scale(Path(directory), ADAPTERS))
     print(HEADER)
     for each in rows:
         print(line(each))
+    print(scale.HEADER)
+    for each in large:
+        print(scale.line(each))
+    rows += large
     Path("bench.json").write_text(json.dumps(rows, indent=2) + "\n")
 
 

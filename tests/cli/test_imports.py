@@ -52,8 +52,9 @@ def loaded(shelf: Shelf, arguments: list[str | Path], report: Path) -> set[str]:
         "reindex",
         "score add",
         "score list",
-        "rm",
         "lineage",
+        "find",
+        "rm",
     ],
 )
 def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: Path) -> None:
@@ -73,6 +74,7 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
         "score add": ["score", "add", write_score_run(tmp_path / "eval", result_of("run@3"))],
         "score list": ["score", "list", shelf.hex],
         "rm": ["rm", shelf.hex, "--force"],  # the last one: the shelf is empty afterwards
+        "find": ["find", "--run", "run", "--checkpoint", shelf.checkpoint, "--score", "x>1"],
     }
     modules = loaded(shelf, arguments[command], tmp_path / "modules.json")
     assert not modules & NEVER

@@ -261,6 +261,23 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
         None,
     ),
     ("list", 0, {"adapters": [STRONG_DOCUMENT, PLAIN_DOCUMENT]}, None),
+    ("list --sort oldest", 0, {"adapters": [PLAIN_DOCUMENT, STRONG_DOCUMENT]}, None),
+    ("find --run run --iter 1..3 --alpha 8", 0, PLAIN_DOCUMENT, None),
+    ("find --r 5", 0, None, None),
+    (
+        "find --iter x",
+        2,
+        None,
+        {
+            "error": {
+                "kind": "Refused",
+                "message": "--iter: no iterations; found 'x'; expected N, A..B, A.. or ..B",
+                "key": "--iter",
+                "found": "'x'",
+                "expected": "N, A..B, A.. or ..B",
+            }
+        },
+    ),
     (f"show {PLAIN}", 0, PLAIN_DOCUMENT, None),
     (f"path {PLAIN}", 0, {"digest": PLAIN, "path": f"<root>/home/adapters/{PLAIN[7:9]}/{PLAIN[7:]}"}, None),
     (f"get {PLAIN} --to got", 0, {"digest": PLAIN, "directory": "<root>/got"}, None),

@@ -13,6 +13,7 @@ from registry.core.records import Record
 from registry.core.refs import AliasName
 from registry.core.summary import IndexChange
 from registry.index import Database, Index
+from registry.index.rebuild import rebuild
 from tests.support.values import digest_of
 
 Make = Callable[..., Record]
@@ -123,6 +124,25 @@ def test_what_differed_is_counted_by_kind_and_mended(
     assert found.pop(kind) == difference
     assert set(found.values()) == {NONE}
     assert state(index) == before
+
+
+def test_a_rebuild_leaves_the_schema_and_the_settings_as_they_were(
+    index: Index, everything: list[Record], database: Path
+) -> None:
+    def schema() -> list[tuple[str, ...]]:
+        with sqlite3.connect(database) as connection:
+            found = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
+        connection.close()
+        return found
+
+    index.add(everything)
+    before = schema()
+    handle = Database(str(database))
+    with handle.writing() as connection:
+        cache = connection.exec_driver_sql("PRAGMA cache_size").scalar_one()
+        rebuild(connection, everything, refuse)
+        assert connection.exec_driver_sql("PRAGMA cache_size").scalar_one() == cache
+    assert schema() == before
 
 
 def test_rows_that_no_record_states_go(index: Index, everything: list[Record]) -> None:

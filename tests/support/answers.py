@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ def answers(home: Path) -> dict[str, Any]:
     names = {move.name for alias in _alias_names(home) for move in registry.alias_history(alias)}
     return {
         "list": listed,
+        "found": {str(asked): [each.digest for each in registry.find(**asked)] for asked in _searches(listed)},
         "show": {str(digest): _answer(registry.show, digest.hex) for digest in _known(home)},
         "runs": {reference: _answer(registry.resolve, reference) for reference in sorted(wanted)},
         "aliases": registry.aliases(),
@@ -53,6 +54,31 @@ def _parts(adapter: AdapterSummary) -> Iterator[str]:
         yield f"checkpoint:{export.checkpoint.hex}"
         if export.run:
             yield f"run:{export.run}"
+
+
+def _searches(listed: list[AdapterSummary]) -> list[dict[str, Any]]:
+    """Every criterion with every value that some adapter has, and every order."""
+    exports = [export for adapter in listed for export in adapter.exports]
+    wanted: list[tuple[str, Iterable[Any]]] = [
+        ("run", {export.run for export in exports}),
+        ("iterations", {export.iteration for export in exports}),
+        ("checkpoint", {str(export.checkpoint) for export in exports}),
+        ("base", {export.base for export in exports}),
+        ("tensors", {str(adapter.tensor_digest) for adapter in listed}),
+        ("r", {adapter.r for adapter in listed}),
+        ("alpha", {adapter.lora_alpha for adapter in listed}),
+        ("verdict", {adapter.verdict or "none" for adapter in listed}),
+        ("alias", {name for adapter in listed for name in adapter.aliases}),
+        ("since", {adapter.first_exported_at for adapter in listed}),
+        ("until", {adapter.first_exported_at for adapter in listed}),
+    ]
+    scores = {(name, value) for adapter in listed for name, value in adapter.scores.items()}
+    orders = {"oldest", "iteration"} | {f"score:{name}" for name, _ in scores}
+    return [
+        *({option: value} for option, values in wanted for value in sorted(set(values) - {None})),
+        *({"scores": [f"{name}>={value!r}"]} for name, value in sorted(scores)),
+        *({"sort": order} for order in sorted(orders)),
+    ]
 
 
 def _alias_names(home: Path) -> set[str]:

@@ -1,0 +1,33 @@
+"""Find: what a person says of a checkpoint they look for, as its digest. The search itself is the index's."""
+
+from __future__ import annotations
+
+import os
+
+from registry.core.digest import Digest
+from registry.core.errors import InvalidReference, NotFound
+from registry.disk import hash_file, open_regular
+
+
+def checkpoint_digest(said: str) -> Digest:
+    """The digest that `said` is, or that of the tensor file it leads to: the file itself, or the one in a directory.
+
+    Raises:
+        NotFound: it is neither a digest nor a path to something.
+        Refused: not a regular file.
+        StorageError: unreadable.
+    """
+    try:
+        return Digest.parse(said)
+    except InvalidReference as error:
+        if not os.path.lexists(said):
+            hint = "Give a checkpoint's digest, its directory or its tensor file"
+            raise NotFound("no such checkpoint", path=said, hint=hint) from error
+    with open_regular(_tensor_file(said) if os.path.isdir(said) else said) as file:
+        return hash_file(file)
+
+
+def _tensor_file(directory: str) -> str:
+    from registry.checkpoints.aorlta import TENSOR_FILE  # noqa: PLC0415  only a directory needs to be understood
+
+    return os.path.join(directory, TENSOR_FILE)
