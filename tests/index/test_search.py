@@ -163,6 +163,28 @@ def test_a_search_finds_what_looking_at_every_adapter_finds_before_and_after_a_r
         index.rebuild(sorted(made, key=lambda each: (each.subject, each.kind != records.EXPORT)), lambda *_: None)
 
 
+def test_an_adapter_of_several_exports_is_listed_once_and_equal_ones_by_digest(
+    index: Index, make: dict[str, Make]
+) -> None:
+    """Where rows are read in order, it comes up for every base and iteration that it has."""
+    steps = [("exported", name, 1, "r1", iteration, iteration) for name in "cd" for iteration in (1, 2)]
+    index.add(history(make, steps))
+    first, second = sorted(map(digest_of, "cd"))
+    for few in (0, FEW):
+        for by in ("newest", "iteration"):
+            for criteria in (
+                Criteria(),
+                Criteria(alpha=16.0),
+                Criteria(verdict=NOT_COMPARED),
+                Criteria(iterations=(1, 2)),
+            ):
+                found, _ = index.find(criteria, Order(by), 9, few)
+                expected = [each for each in (second, first) if criteria.alpha is None or each == digest_of("c")]
+                assert [each.digest for each in found] == expected
+                found, _ = index.find(criteria, Order(by, reversed=True), 9, few)
+                assert [each.digest for each in found] == expected[::-1]
+
+
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Index]:
     """20,000 adapters of 40 runs."""
