@@ -96,9 +96,18 @@ def alias_name(text: str) -> AliasName:
     return AliasName(text)
 
 
+def is_name(text: str) -> bool:
+    """Whether a run can have this name: text that UTF-8 can hold, which what is typed need not be."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return bool(text)
+
+
 def _run_iteration(word: str, run: str, iteration: str) -> RunIteration:
-    if iteration == LATEST and run:
+    if iteration == LATEST and is_name(run):
         return RunIteration(run, None)
-    if not _ITERATION.fullmatch(iteration) or not run:
+    if not _ITERATION.fullmatch(iteration) or not is_name(run):
         raise InvalidReference("not RUN@ITER", found=repr(word), expected=f"a run, '@', and a number or '{LATEST}'")
     return RunIteration(run, int(iteration))

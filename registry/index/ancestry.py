@@ -1,7 +1,7 @@
 """The walk behind lineage: from an adapter, a checkpoint or a run to what it came from and what came of it.
 
 It goes generation by generation, from run to run, with a few queries for a whole generation. It ends whatever the rows
-say: nothing is looked at twice.
+say: it goes on from no stretch of a run twice.
 """
 
 from __future__ import annotations
@@ -128,7 +128,6 @@ class _Walk:
     def climb(self, origin: _Origin, generations: float) -> None:
         """Go towards what it came from."""
         adapters, checkpoints, stretches = set(origin.adapters), set(origin.checkpoints), set(origin.stretches)
-        seen_adapters, seen_checkpoints = set(adapters), set[int]()
         generation = 0
         while adapters or checkpoints or stretches:
             exported = list(kinship.exports_of_adapters(self._connection, adapters))
@@ -137,9 +136,8 @@ class _Walk:
                 if not self._met.is_unchanged(row):
                     self._drawn.exported(row)
                     checkpoints.add(row.checkpoint_id)
-            saved = list(kinship.exports_of_checkpoints(self._connection, checkpoints - seen_checkpoints))
+            saved = list(kinship.exports_of_checkpoints(self._connection, checkpoints))
             self._met.meet({row.stretch_id for row in saved})
-            seen_checkpoints |= checkpoints
             for row in saved:
                 self._show_saved(row)
                 stretches.add(row.stretch_id)
@@ -153,8 +151,6 @@ class _Walk:
             if not generation:
                 self._own |= stretches
             self._climbed |= stretches
-            adapters -= seen_adapters
-            seen_adapters |= adapters
             stretches = set()
             generation += 1
 

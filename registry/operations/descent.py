@@ -31,7 +31,9 @@ def parent_of(store: Store, digest: Digest) -> Parent:
 
 
 def refuse_loop(store: Store, index: Index, new: Export) -> None:
-    """See that what an export states as its run's start does not descend from it. What is recorded already may stay.
+    """See that neither what an export states as its run's start, nor its checkpoint, descends from its adapter.
+
+    What is recorded already may stay.
 
     Raises:
         Conflict: it does.
@@ -39,10 +41,6 @@ def refuse_loop(store: Store, index: Index, new: Export) -> None:
     """
     origin = new.checkpoint.provenance
     start = origin.warm_start
-    if start in (new.digest, new.tensors):
-        start = None  # the run began with this adapter: it did not come of it
-    if start is None and origin.resumed_from is None:
-        return
     above, before = index.stated_above(
         warm_start=None if start is None else start.hex,
         resumed_from=None if origin.resumed_from is None else origin.resumed_from.hex,
@@ -50,7 +48,8 @@ def refuse_loop(store: Store, index: Index, new: Export) -> None:
         checkpoint=new.checkpoint.digest.hex,
     )
     adapter, tensors, checkpoint = new.digest.hex, new.tensors.hex, new.checkpoint.digest.hex
-    if {adapter, tensors, checkpoint}.isdisjoint(above) and {adapter, tensors}.isdisjoint(before):
+    came_of_it = start not in (new.digest, new.tensors)  # or the run began with this adapter
+    if checkpoint not in above and not (came_of_it and {adapter, tensors} & (above | before)):
         return
     manifest = manifest_of(new, new.config, "")
     if any(same_export(known.predicate, manifest) for known in seal.exports(store, new.digest)):
@@ -59,6 +58,6 @@ def refuse_loop(store: Store, index: Index, new: Export) -> None:
         "what its run started from descends from this adapter",
         path=new.checkpoint.path,
         key=str(new.digest),
-        found=f"a start from {start or origin.resumed_from}",
-        hint="See `aorlta-reg lineage` of that; one of the stated starts is wrong",
+        found=f"a start from {start or origin.resumed_from or 'what was stated of this checkpoint before'}",
+        hint="One of the stated starts is wrong: see `aorlta-reg lineage --up` of that",
     )

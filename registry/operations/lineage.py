@@ -122,7 +122,7 @@ def _adapters(store: Store, index: Index, reference: str) -> list[Start]:
 
 
 def _runs(index: Index, name: str) -> list[Start]:
-    return [Start(Kind.RUN, name)] if name and index.knows_run(name) else []
+    return [Start(Kind.RUN, name)] if refs.is_name(name) and index.knows_run(name) else []
 
 
 def _checkpoints(index: Index, word: str) -> list[Start]:

@@ -218,6 +218,8 @@ def test_json_is_the_same_by_either_option_and_errors_are_json_too(family: Famil
         (("first@x",), 2, "RUN@ITER"),
         (("prod", "--json", "--format", "dot"), 2, "--format"),
         (("/nowhere/at/all",), 3, "/nowhere"),
+        (("\udcff",), 3, "\\udcff"),
+        (("run:\udcff",), 3, "\\udcff"),
         (("a\x1b[31m",), 3, "\\x1b"),
     ],
 )

@@ -97,3 +97,9 @@ def test_such_names_can_be_aliases_and_are_read_back_as_such(name: str) -> None:
 def test_such_names_cannot(name: str) -> None:
     with pytest.raises(Refused, match="cannot be an alias"):
         alias_name(name)
+
+
+@pytest.mark.parametrize("text", ["\udcff@3", "a\udcffb@latest"])
+def test_name_that_is_not_utf8_is_no_runs(text: str) -> None:
+    with pytest.raises(InvalidReference, match="RUN@ITER"):
+        parse(text)

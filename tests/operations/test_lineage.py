@@ -290,6 +290,27 @@ def test_checkpoint_that_its_own_start_was_resumed_from_is_refused(registry: Reg
         registry.add(path)
 
 
+def test_checkpoint_whose_earlier_export_descends_from_the_adapter_is_refused(registry: Registry, made: Made) -> None:
+    path = made("first", 3, 0, alpha=None)
+    strong = prepare(read_checkpoint(str(path), alpha=16)).digest
+    child = registry.add(made("second", 1, 1, adapter=strong)).digest
+    config = path.parents[1] / "config.json"
+    fresh = config.read_text()
+    config.write_text(json.dumps(json.loads(fresh) | {"model": {"adapter": str(child)}}))
+    registry.add(path, alpha=8)
+    config.write_text(fresh)
+    with pytest.raises(Conflict, match="stated of this checkpoint before"):
+        registry.add(path, alpha=16)
+
+
+def test_adapter_of_a_checkpoint_is_refused_as_its_own_start(registry: Registry, made: Made) -> None:
+    path = made("first", 3, 0)
+    one = registry.add(path).digest
+    with pytest.raises(Conflict, match="descends"):
+        registry.add(path, parent=one.hex)
+    assert len(registry.show(one.hex).exports) == 1
+
+
 def test_what_is_recorded_already_can_be_added_again_also_where_it_contradicts(registry: Registry, made: Made) -> None:
     paths = loop(made)
     store = LocalStore(registry.home)
