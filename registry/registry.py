@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from registry.operations.reindex import Reindexed
 
 
+_WHERE_WRITABLE = "Run `aorlta-reg reindex` where the registry is writable"
+
+
 class Registry:
     """A registry in the directory `home`, which is made when something is first added.
 
@@ -212,7 +215,12 @@ class Registry:
         stated = list(read_seal(self._store, digest).exports)
         for kind in (records.COMPARISON, records.SCORE):
             stated += self._store.records(digest, kind)
-        if found is None or not {record.digest for record in stated} <= found.records:
+        complete = found is not None and {record.digest for record in stated} <= found.records
+        if not complete and self._opened.read_only:
+            self._opened.note(f"the index lacks some of {digest.short}, and the registry is read-only here")
+            if found is None:
+                raise NotFound("is stored, and the index does not know it", key=str(digest), hint=_WHERE_WRITABLE)
+        elif not complete:
             self._opened.note(f"the index lacked some of {digest.short}; `aorlta-reg reindex` finds what else it lacks")
             settle(self._store, index, stated)
             found = index.adapter(digest)

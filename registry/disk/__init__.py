@@ -17,6 +17,7 @@ from registry.disk.files import (
     translated,
     write_file,
 )
+from registry.disk.filesystems import is_writable, network_kind
 from registry.disk.new_files import NewFiles
 from registry.disk.output import OutputDirectory
 
@@ -28,8 +29,10 @@ __all__ = [
     "copy_verified",
     "hash_file",
     "holds_safetensors",
+    "is_writable",
     "list_names",
     "make_directories",
+    "network_kind",
     "open_regular",
     "read_small",
     "sync_directory",
