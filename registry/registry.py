@@ -100,14 +100,16 @@ class Registry:
             if not os.path.exists(path):
                 raise NotFound("no such file or directory", path=path)
 
-    def get(self, reference: str, to: str | os.PathLike[str]) -> str:
+    def get(self, reference: str, to: str | os.PathLike[str], *, force: bool = False) -> str:
         """Copy an adapter, verified, into the new directory `to`; returns its absolute path.
+
+        With `force` it replaces, in one step, a directory that holds an adapter's files and nothing else.
 
         Raises:
             InvalidReference, NotFound, Ambiguous, OutputExists, IntegrityError, StorageError.
         """
         self._refuse_inside(to)
-        return get(self._store, self.resolve(reference), os.fspath(to))
+        return get(self._store, self.resolve(reference), os.fspath(to), force=force)
 
     def merge(
         self,
