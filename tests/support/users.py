@@ -64,7 +64,9 @@ def results(process: subprocess.Popen[str]) -> list[Finished]:
     return [Finished(**each) for each in json.loads(process.stdout.read())]
 
 
-ONE = User(54321, 54321)
+_ROOT = os.geteuid() == 0
+ONE = User(54321, 54321) if _ROOT else User(os.getuid(), os.getgid())
+"""A user like any other: who is not root plays that part alone."""
 OTHER = User(54322, 54322)
 STRANGER = User(54323, 54323, member=False)
 
@@ -117,9 +119,10 @@ def _run(request: dict[str, Any], arguments: list[str]) -> dict[str, Any]:
         if (child := os.fork()) == 0:
             os.dup2(out.fileno(), 1)
             os.dup2(err.fileno(), 2)
-            os.setgroups(request["groups"])
-            os.setgid(request["gid"])
-            os.setuid(request["uid"])
+            if _ROOT:
+                os.setgroups(request["groups"])
+                os.setgid(request["gid"])
+                os.setuid(request["uid"])
             os.umask(request["umask"])
             sys.argv = ["aorlta-reg", *arguments]
             main()
