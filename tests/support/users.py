@@ -54,14 +54,14 @@ class User:
 
     def run(self, cli: CommandLine, *commands: Sequence[str | Path], **extra: str) -> list[Finished]:
         """What became of each command."""
-        with self.start(cli, *commands, **extra) as process:
-            return results(process)
+        return results(self.start(cli, *commands, **extra))
 
 
 def results(process: subprocess.Popen[str]) -> list[Finished]:
     """What became of the commands of a process that was started so."""
-    assert process.stdout is not None
-    return [Finished(**each) for each in json.loads(process.stdout.read())]
+    with process:
+        assert process.stdout is not None
+        return [Finished(**each) for each in json.loads(process.stdout.read())]
 
 
 _ROOT = os.geteuid() == 0
@@ -87,7 +87,7 @@ def give(directory: Path, user: User, *, group: int | None = None, mode: int | N
         directory.chmod(mode)
 
 
-def _load_everything() -> None:
+def _load_everything(added: list[list[str]]) -> None:
     """Import what commands import when they need it: another user may have no right to read this Python."""
     import importlib
     import pkgutil
@@ -97,13 +97,16 @@ def _load_everything() -> None:
     for module in pkgutil.walk_packages(registry.__path__, "registry."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+    from registry import Registry
     from registry.cli import main
 
     with tempfile.TemporaryDirectory() as scratch, _silence():
-        for rehearsal in (["db", "upgrade"], ["alias", "set", "x", "y"], ["list"], ["reindex"], ["add", scratch]):
+        for rehearsal in (["db", "upgrade"], *added, ["alias", "list"], ["list"], ["reindex"]):
             sys.argv = ["aorlta-reg", *rehearsal, "--home", f"{scratch}/home"]
             with suppress(SystemExit):
                 main()
+        for adapter in Registry(f"{scratch}/home").newest(1):
+            Registry(f"{scratch}/home").set_alias("rehearsed", adapter.digest.hex)
 
 
 @contextmanager
@@ -138,5 +141,5 @@ def _text(file: IO[str]) -> str:
 
 if __name__ == "__main__":
     _request = json.load(sys.stdin)
-    _load_everything()
+    _load_everything([each for each in _request["commands"] if each[0] == "add"][:1])
     json.dump([_run(_request, _arguments) for _arguments in _request["commands"]], sys.stdout)
