@@ -15,7 +15,7 @@ from registry.core.errors import NotFound, Refused, RegistryError
 from registry.core.model import ReadOptions
 from registry.core.refs import AliasName
 from registry.core.summary import AdapterSummary, IndexRevision
-from registry.disk import holds_safetensors
+from registry.disk import holds_safetensors, translated
 from registry.operations.get import get
 from registry.operations.opened import Opened, now
 from registry.operations.resolve import resolve
@@ -97,8 +97,8 @@ class Registry:
         if served and weights is None:
             raise Refused("served weights can only be compared with the base's", hint="Give its directory as the base")
         for path in served:
-            if not os.path.exists(path):
-                raise NotFound("no such file or directory", path=path)
+            with translated(os.fspath(path)):
+                os.stat(path)
 
     def get(self, reference: str, to: str | os.PathLike[str], *, force: bool = False) -> str:
         """Copy an adapter, verified, into the new directory `to`; returns its absolute path.

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from registry.core.errors import IndexMissing, StorageError
-from registry.disk import is_writable
+from registry.core.errors import IndexMissing, NotFound, StorageError
+from registry.disk import is_writable, translated
 from registry.store import LocalStore
 
 if TYPE_CHECKING:
@@ -28,10 +28,15 @@ class Opened:
         self._home = home
         self._index_path = os.path.join(home, _INDEX_FILE)
 
-    @cached_property
+    @property
     def read_only(self) -> bool:
         """Whether there is a registry and this process may not write to it."""
-        return any(os.path.lexists(path) and not is_writable(path) for path in (self._home, self._index_path))
+        return self._unwritable is not None
+
+    @cached_property
+    def _unwritable(self) -> str | None:
+        there = (path for path in (self._home, self._index_path) if os.path.exists(path))
+        return next((path for path in there if not is_writable(path)), None)
 
     @cached_property
     def database(self) -> Database:
@@ -63,7 +68,10 @@ class Opened:
 
     def mended_if_any(self) -> Index | None:
         """For questions: None where there is no registry, since asking makes none."""
-        if not os.path.lexists(self._home):
+        try:
+            with translated(self._home):  # where one may not even look, there may well be a registry
+                os.lstat(self._home)
+        except NotFound:
             return None
         index = self.mended()
         return index if self.database.exists() or not self.read_only else None
@@ -89,7 +97,7 @@ class Opened:
         """
         if self.read_only:
             hint = "Run it as a user who may write there, or where the file system is mounted for writing"
-            raise StorageError("the registry is read-only here", path=self._home, hint=hint)
+            raise StorageError("the registry is read-only here", path=self._unwritable, hint=hint)
 
 
 def now() -> str:
