@@ -17,7 +17,7 @@ from registry.core.model import ReadOptions
 from registry.core.refs import AliasName
 from registry.core.search import Order
 from registry.core.summary import AdapterSummary, IndexRevision, ScorePoint, ScoreRunSummary
-from registry.disk import holds_safetensors
+from registry.disk import holds_safetensors, translated
 from registry.operations.get import get
 from registry.operations.opened import Opened, now
 from registry.operations.resolve import resolve
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from registry.operations.reindex import Reindexed
     from registry.operations.remove import Removed
     from registry.operations.score import Scored
+
+
+_WHERE_WRITABLE = "Run `aorlta-reg reindex` where the registry is writable"
 
 
 class Registry:
@@ -107,17 +110,19 @@ class Registry:
         if served and weights is None:
             raise Refused("served weights can only be compared with the base's", hint="Give its directory as the base")
         for path in served:
-            if not os.path.exists(path):
-                raise NotFound("no such file or directory", path=path)
+            with translated(os.fspath(path)):
+                os.stat(path)
 
-    def get(self, reference: str, to: str | os.PathLike[str]) -> str:
+    def get(self, reference: str, to: str | os.PathLike[str], *, force: bool = False) -> str:
         """Copy an adapter, verified, into the new directory `to`; returns its absolute path.
+
+        With `force` it replaces, in one step, a directory that holds an adapter's files and nothing else.
 
         Raises:
             InvalidReference, NotFound, Ambiguous, OutputExists, IntegrityError, StorageError.
         """
         self._refuse_inside(to)
-        return get(self._store, self.resolve(reference), os.fspath(to))
+        return get(self._store, self.resolve(reference), os.fspath(to), force=force)
 
     def merge(
         self,
@@ -225,7 +230,12 @@ class Registry:
         stated = list(read_seal(self._store, digest).exports)
         for kind in (records.COMPARISON, records.SCORE):
             stated += self._store.records(digest, kind)
-        if found is None or not {record.digest for record in stated} <= found.records:
+        complete = found is not None and {record.digest for record in stated} <= found.records
+        if not complete and self._opened.read_only:
+            self._opened.note(f"the index lacks some of {digest.short}, and the registry is read-only here")
+            if found is None:
+                raise NotFound("is stored, and the index does not know it", key=str(digest), hint=_WHERE_WRITABLE)
+        elif not complete:
             self._opened.note(f"the index lacked some of {digest.short}; `aorlta-reg reindex` finds what else it lacks")
             settle(self._store, index, stated)
             found = index.adapter(digest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Unpack
 
 from registry.checkpoints import facts
@@ -14,7 +15,7 @@ from registry.core.errors import ManifestMismatch, NotFound, Refused, Unsupporte
 from registry.core.model import Checkpoint, Lora, LoraPair, ManifestEntry, Parent, Provenance, ReadOptions
 from registry.core.patterns import matching
 from registry.core.tensor import count_nonfinite, is_zero
-from registry.disk import holds_safetensors
+from registry.disk import holds_safetensors, translated
 
 READER = "aorlta"
 TENSOR_FILE = "trainer.pt"
@@ -84,7 +85,8 @@ def tensor_file(path: str) -> str:
     if not os.path.isdir(absolute):
         return absolute
     file = os.path.join(absolute, TENSOR_FILE)
-    if os.path.lexists(file):
+    with translated(file), suppress(FileNotFoundError):
+        os.lstat(file)
         return file
     inside = os.path.join(absolute, "ckpt")
     hint = f"It looks like a run: name one of the checkpoints in {inside}" if os.path.isdir(inside) else None

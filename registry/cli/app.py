@@ -181,6 +181,9 @@ def export(
 def get(
     reference: Ref,
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="The directory to make; it must not exist.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace DIR, if it holds an adapter's files and nothing else.")
+    ] = False,
     home_option: Home = None,
     as_json: Json = False,
 ) -> None:
@@ -188,7 +191,7 @@ def get(
     output = Output(as_json=as_json)
     registry = open_registry(home_option, output)
     digest = registry.resolve(reference)
-    directory = registry.get(str(digest), to)
+    directory = registry.get(str(digest), to, force=force)
     output.result({"digest": str(digest), "directory": directory}, printable(directory))
 
 

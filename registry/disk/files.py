@@ -52,7 +52,12 @@ def open_regular(path: str) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise Refused("not a regular file", path=path)
-    return open(path, "rb", buffering=0, opener=lambda _path, _flags: descriptor)  # so that the file knows its name
+    return opened(descriptor, path)
+
+
+def opened(descriptor: int, path: str) -> BinaryIO:
+    """The file of a descriptor, for reading; it knows its name."""
+    return open(path, "rb", buffering=0, opener=lambda _path, _flags: descriptor)
 
 
 def read_small(path: str, limit: int = 16 << 20) -> bytes:
@@ -61,7 +66,14 @@ def read_small(path: str, limit: int = 16 << 20) -> bytes:
     Raises:
         Refused: it is longer than `limit` bytes; otherwise as `open_regular`.
     """
-    with open_regular(path) as file, translated(path):
+    with open_regular(path) as file:
+        return whole(file, limit)
+
+
+def whole(file: BinaryIO, limit: int) -> bytes:
+    """All of an open file. Raises as `read_small`."""
+    path = str(file.name)
+    with translated(path):
         data = b""
         while len(data) <= limit and (more := file.read(limit + 1 - len(data))):
             data += more

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -15,28 +15,42 @@ from sqlalchemy.exc import DBAPIError
 from registry.core.errors import IndexDamaged, IndexVersion, StorageError
 from registry.core.summary import IndexRevision
 from registry.disk import translated
+from registry.index.opening import (
+    COMPANIONS,
+    REINDEX,
+    Signature,
+    open_for_reading,
+    open_for_writing,
+    signature,
+)
 from registry.index.schema import HEAD, metadata
 
-_BUSY_TIMEOUT = 60.0  # seconds a writer waits for another one
 _WRITE = "aorlta_write"
 _DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 """The first is for tables that are not what they should be."""
 _CUT_OFF = sqlite3.SQLITE_IOERR_SHORT_READ  # pages that the database must have are not in the file
-_COMPANIONS = ("-wal", "-shm", "-journal")  # before the database itself: SQLite would apply them to the next one
 
 
 class Database:
     """One SQLite file. It is created, and brought from an older schema to this program's, when it is first used.
 
+    Args:
+        path: the file.
+        read_only: nothing is written there, and no file is made beside it.
+        note: told, in a sentence, what a person should know of the file system.
+
     Raises (all methods):
-        StorageError: the database cannot be opened, or is locked for a minute.
+        StorageError: the database cannot be opened, is locked for a minute, or is read-only and should be written.
         IndexDamaged: it is not a database, or not a sound one.
-        IndexVersion: the schema is newer than this program.
+        IndexVersion: the schema is newer than this program, or older and read-only.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, read_only: bool = False, note: Callable[[str], None] = lambda _: None) -> None:
         self._path = path
-        self._engine = create_engine(URL.create("sqlite", database=path), connect_args={"timeout": _BUSY_TIMEOUT})
+        self._read_only = read_only
+        self._note = note
+        self._frozen: Signature | None = None
+        self._engine = create_engine(URL.create("sqlite", database=path), creator=self._connect)
         event.listen(self._engine, "connect", _configure)
         event.listen(self._engine, "begin", _begin)
         self._modes = {write: self._engine.execution_options(**{_WRITE: write}) for write in (False, True)}
@@ -62,14 +76,16 @@ class Database:
         self._ready = False
         kept = f"{self._path}.damaged-{secrets.token_hex(4)}"
         with translated(self._path):
-            for end in _COMPANIONS:
+            for end in COMPANIONS:  # before the database itself: SQLite would apply them to the next one
                 with suppress(FileNotFoundError):
                     os.rename(self._path + end, kept + end)
             os.rename(self._path, kept)
         return kept
 
     def revision(self) -> IndexRevision:
-        """The schema's revision, found and needed."""
+        """The schema's revision, found and needed. Asking makes no database."""
+        if not self.exists():
+            return IndexRevision(None, HEAD)
         with self._transaction(write=False) as connection:
             return _revision(connection)
 
@@ -104,21 +120,50 @@ class Database:
             yield connection
 
     def _make_ready(self) -> None:
-        if not self._ready and self.revision().found != HEAD:
+        if not self._ready and (found := self.revision().found) != HEAD:
+            if self._read_only:
+                raise IndexVersion(
+                    "the index was written by another version of aorlta-reg, and is read-only here",
+                    path=self._path,
+                    found=f"revision {found or 'none'}",
+                    expected=HEAD,
+                    hint="If that was an older one, run `aorlta-reg db upgrade` where the registry is writable",
+                )
             self.upgrade()
         self._ready = True
 
+    def _connect(self) -> sqlite3.Connection:
+        if not self._read_only:
+            return open_for_writing(self._path, self._note)
+        connection, self._frozen = open_for_reading(self._path)
+        return connection
+
+    def _has_changed(self) -> bool:
+        """Whether somebody has written to the database of which SQLite was told that nobody would."""
+        return self._frozen is not None and self._frozen != signature(self._path)
+
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Connection]:
+        if self._read_only and write:
+            hint = "Run it as a user who may write there, or where the file system is mounted for writing"
+            raise StorageError("the registry is read-only here", path=self._path, hint=hint)
+        if self._has_changed():
+            self._engine.dispose()
+            self._frozen = None
         try:
             with self._modes[write].begin() as connection:
                 yield connection
         except DBAPIError as error:
+            self._require_unchanged()
             code = getattr(error.orig, "sqlite_errorcode", 0)
             if code & 0xFF in _DAMAGE or code == _CUT_OFF:
-                hint = "Run `aorlta-reg reindex`: it is made anew from the store"
-                raise IndexDamaged(f"the index is damaged: {error.orig}", path=self._path, hint=hint) from error
+                raise IndexDamaged(f"the index is damaged: {error.orig}", path=self._path, hint=REINDEX) from error
             raise StorageError(f"the index failed: {error.orig}", path=self._path) from error
+        self._require_unchanged()
+
+    def _require_unchanged(self) -> None:
+        if self._has_changed():
+            raise StorageError("the index changed while it was read", path=self._path, hint="Run the command again")
 
 
 def _revision(connection: Connection) -> IndexRevision:
@@ -128,8 +173,7 @@ def _revision(connection: Connection) -> IndexRevision:
 
 
 def _configure(connection: sqlite3.Connection, _record: Any) -> None:
-    connection.isolation_level = None  # transactions are begun below, not by the driver
-    for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    for setting in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {setting}").close()
 
 

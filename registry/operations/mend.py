@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Note = Callable[[str], None]
 FEW = 1000
 """So many records are read without asking, where the index knows none."""
+_THERE = "Run `aorlta-reg reindex` where the registry is writable"
+_ANY = "Any command where it is writable, such as `aorlta-reg list`, adds them"
 _GIVEN_UP_AFTER = dt.timedelta(days=7)
 
 
@@ -47,6 +49,23 @@ def mend(store: Store, index: Index, now: str, note: Note) -> None:
             _finish(store, index, record, now)
         except RegistryError as error:
             note(f"the index lacks a record: {error}")
+
+
+def look(store: Store, index: Index, note: Note) -> None:
+    """What stands in for `mend` where nothing can be written: say what the index may lack.
+
+    Raises:
+        IndexMissing: the index is empty, and the store is not.
+        StorageError: the index cannot be read; IndexDamaged and IndexVersion among them.
+    """
+    waiting = store.unsettled(lambda error: note(f"the index lacks a record: {error}"))
+    if index.is_empty():
+        if waiting or next(chain(store.subjects(), store.digests()), None) is not None:
+            raise IndexMissing("the index is missing, and cannot be made: the registry is read-only here", hint=_THERE)
+    elif index.is_stale():
+        note(f"the index was made by an older version and lacks some facts. {_THERE}")
+    if waiting:
+        note(f"the index may lack {len(waiting)} records: writers were killed, and it is read-only here. {_ANY}")
 
 
 def _finish(store: Store, index: Index, record: Record, now: str) -> None:

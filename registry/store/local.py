@@ -5,12 +5,15 @@ records/ab/ab12.../       <kind>-<sha256>.json
 pending/                  <kind>-<sha256>.json: records that were announced and are not settled yet
 staging/                  on the same file system; nothing in it is visible to a reader
 quarantine/               corrupt adapters that were replaced, kept as evidence
+
+Nothing here is a link, and whoever can write to the store could put one: none is followed, to read, write or delete.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -18,21 +21,26 @@ from typing import BinaryIO
 
 from registry.core import records
 from registry.core.digest import Digest
-from registry.core.errors import InvalidReference, NotFound, RegistryError, StorageError
+from registry.core.errors import IntegrityError, InvalidReference, NotFound, RegistryError, StorageError
 from registry.core.records import Record
 from registry.disk import (
     NewFiles,
-    list_names,
-    make_directories,
-    open_regular,
-    read_small,
+    directory_inside,
+    kind_inside,
+    make_inside,
+    names_inside,
+    open_inside,
+    require_directory,
     sync_directory,
     translated,
+    whole,
     write_file,
 )
 from registry.store.base import Refused
 from registry.store.staging import staging_directory
 
+_ADAPTERS, _RECORDS, _PENDING = "adapters", "records", "pending"
+_STAGING, _QUARANTINE = "staging", "quarantine"
 _READ_ONLY = 0o444
 MAX_RECORD = 16 << 20
 
@@ -41,15 +49,11 @@ class LocalStore:
     """A `Store` under `home`, which is created when something is first written."""
 
     def __init__(self, home: str) -> None:
-        self._adapters = os.path.join(home, "adapters")
-        self._records = os.path.join(home, "records")
-        self._pending = os.path.join(home, "pending")
-        self._staging = os.path.join(home, "staging")
-        self._quarantine = os.path.join(home, "quarantine")
+        self._home = home
 
     @contextmanager
     def stage(self) -> Iterator[LocalStage]:
-        with staging_directory(self._staging) as path:
+        with staging_directory(self._home, _STAGING) as path:
             stage = LocalStage(self, path)
             try:
                 yield stage
@@ -57,27 +61,30 @@ class LocalStore:
                 stage.files.close()
 
     def contains(self, digest: Digest) -> bool:
-        return os.path.isdir(self.directory(digest))
+        """Also where a link is in its place: opening its files then says so."""
+        return kind_inside(self._home, *_adapter(digest)) in (stat.S_IFDIR, stat.S_IFLNK)
 
     def find(self, prefix: str, limit: int) -> list[Digest]:
-        return list(islice(_digests_in(os.path.join(self._adapters, prefix[:2]), prefix), limit))
+        return list(islice(self._digests_in(_ADAPTERS, prefix[:2], prefix), limit))
 
     def digests(self) -> Iterator[Digest]:
-        return _digests_below(self._adapters)
+        return self._digests_below(_ADAPTERS)
 
     def subjects(self) -> Iterator[Digest]:
-        return _digests_below(self._records)
+        return self._digests_below(_RECORDS)
 
     def open(self, digest: Digest, name: str) -> BinaryIO:
         if not self.contains(digest):
             raise NotFound("no such adapter in the store", key=str(digest))
-        return open_regular(os.path.join(self.directory(digest), name))
+        with directory_inside(self._home, *_adapter(digest)) as directory:
+            return open_inside(directory, name, os.path.join(self.directory(digest), name))
 
     def remove(self, digest: Digest) -> bool:
         final = self.directory(digest)
         if not self.contains(digest):
             return False
-        with staging_directory(self._staging) as stage:  # which is deleted at the end, by the next sweep if not by us
+        self.make_shard(digest)
+        with staging_directory(self._home, _STAGING) as stage:  # deleted at the end, by the next sweep if not by us
             with translated(final):
                 try:
                     os.rename(final, os.path.join(stage, digest.hex))
@@ -89,55 +96,91 @@ class LocalStore:
     def put_record(self, record: Record) -> None:
         if len(record.data) > MAX_RECORD:
             raise StorageError("the record is too large to be read back", key=record.name, found=len(record.data))
-        final = os.path.join(self._record_directory(record.subject), record.name)
-        if not os.path.exists(final):
+        if kind_inside(self._home, *_recorded(record.subject), record.name) != stat.S_IFREG:
             self.announce(record)
-            self._write(record.data, final)
+            self._write(record, *_recorded(record.subject))
 
     def records(self, subject: Digest, kind: str | None = None, refused: Refused | None = None) -> list[Record]:
-        return _read_records(self._record_directory(subject), subject, kind, refused)
+        return self._read_records(_recorded(subject), subject, kind, refused)
 
     def announce(self, record: Record) -> None:
-        path = self._pending_path(record)
-        if not os.path.exists(path):
-            self._write(record.data, path)
+        if kind_inside(self._home, _PENDING, record.name) != stat.S_IFREG:
+            self._write(record, _PENDING)
 
     def unsettled(self, refused: Refused | None = None) -> list[Record]:
-        return _read_records(self._pending, None, None, refused)
+        return self._read_records((_PENDING,), None, None, refused)
 
     def settle(self, record: Record) -> None:
-        path = self._pending_path(record)
-        with translated(path), suppress(FileNotFoundError):
-            os.unlink(path)
+        pending = os.path.join(self._home, _PENDING)
+        with suppress(NotFound):
+            require_directory(pending)
+            path = os.path.join(pending, record.name)
+            with translated(path):
+                os.unlink(path)
 
     def directory(self, digest: Digest) -> str:
         """Where an adapter lies. Local only: other stores have no paths."""
-        return os.path.join(self._adapters, digest.hex[:2], digest.hex)
+        return os.path.join(self._home, *_adapter(digest))
+
+    def make_shard(self, digest: Digest) -> str:
+        """Make the directory in which an adapter lies, and return its path."""
+        return make_inside(self._home, *_adapter(digest)[:-1])
 
     def set_aside(self, digest: Digest) -> str:
         """Move an adapter out of every reader's sight, keep it as evidence, and return where."""
-        make_directories(self._quarantine)
-        kept = os.path.join(self._quarantine, f"{digest.hex}-{secrets.token_hex(4)}")
+        quarantine = make_inside(self._home, _QUARANTINE)
+        self.make_shard(digest)
+        kept = os.path.join(quarantine, f"{digest.hex}-{secrets.token_hex(4)}")
         with translated(kept):
             os.rename(self.directory(digest), kept)
-        sync_directory(self._quarantine)
+        sync_directory(quarantine)
         return kept
 
-    def _record_directory(self, subject: Digest) -> str:
-        return os.path.join(self._records, subject.hex[:2], subject.hex)
-
-    def _pending_path(self, record: Record) -> str:
-        return os.path.join(self._pending, record.name)
-
-    def _write(self, data: bytes, path: str) -> None:
+    def _write(self, record: Record, *directory: str) -> None:
         """A read-only file that appears whole."""
-        directory = os.path.dirname(path)
-        make_directories(directory)
-        with staging_directory(self._staging) as stage, translated(path):
+        final = os.path.join(make_inside(self._home, *directory), record.name)
+        with staging_directory(self._home, _STAGING) as stage, translated(final):
             staged = os.path.join(stage, "record.json")
-            write_file(staged, [data], _READ_ONLY)
-            os.rename(staged, path)
-        sync_directory(directory)
+            write_file(staged, [record.data], _READ_ONLY)
+            os.rename(staged, final)
+        sync_directory(os.path.dirname(final))
+
+    def _read_records(
+        self, of: tuple[str, ...], subject: Digest | None, kind: str | None, refused: Refused | None
+    ) -> list[Record]:
+        """The records in a directory. One that has just been removed is passed over."""
+        found: list[Record] = []
+        try:
+            with directory_inside(self._home, *of) as directory:
+                with translated(os.path.join(self._home, *of)):
+                    names = sorted(name for name in os.listdir(directory) if records.is_name(name, kind))
+                for name in names:
+                    path = os.path.join(self._home, *of, name)
+                    try:
+                        with open_inside(directory, name, path) as file:
+                            found.append(records.parse(whole(file, MAX_RECORD), path, subject))
+                    except NotFound:
+                        continue
+                    except RegistryError as error:
+                        if refused is None:
+                            raise
+                        refused(error)
+        except NotFound:
+            return []
+        except IntegrityError as error:
+            if refused is None:
+                raise
+            refused(error)
+        return found
+
+    def _digests_below(self, place: str) -> Iterator[Digest]:
+        for shard in names_inside(self._home, place):
+            yield from self._digests_in(place, shard)
+
+    def _digests_in(self, place: str, shard: str, prefix: str = "") -> Iterator[Digest]:
+        for name in names_inside(self._home, place, shard, prefix=prefix):
+            with suppress(InvalidReference):
+                yield Digest(name)
 
 
 class LocalStage:
@@ -149,14 +192,13 @@ class LocalStage:
 
     def publish(self, digest: Digest) -> bool:
         final = self._store.directory(digest)
-        shard = os.path.dirname(final)
-        make_directories(shard)
+        shard = self._store.make_shard(digest)
         self.files.sync()
         with translated(final):
             try:
                 os.rename(self.files.directory, final)
             except OSError:
-                if os.path.isdir(final):  # another process was first
+                if self._store.contains(digest):  # another process was first
                     return False
                 raise
         sync_directory(shard)
@@ -168,27 +210,9 @@ class LocalStage:
         self.publish(digest)
 
 
-def _read_records(directory: str, subject: Digest | None, kind: str | None, refused: Refused | None) -> list[Record]:
-    """The records in a directory. One that has just been removed is passed over."""
-    found = []
-    for path in (os.path.join(directory, name) for name in list_names(directory) if records.is_name(name, kind)):
-        try:
-            found.append(records.parse(read_small(path, MAX_RECORD), path, subject))
-        except NotFound:
-            continue
-        except RegistryError as error:
-            if refused is None:
-                raise
-            refused(error)
-    return found
+def _adapter(digest: Digest) -> tuple[str, str, str]:
+    return _ADAPTERS, digest.hex[:2], digest.hex
 
 
-def _digests_below(directory: str) -> Iterator[Digest]:
-    for shard in list_names(directory):
-        yield from _digests_in(os.path.join(directory, shard))
-
-
-def _digests_in(shard: str, prefix: str = "") -> Iterator[Digest]:
-    for name in list_names(shard, prefix):
-        with suppress(InvalidReference):
-            yield Digest(name)
+def _recorded(subject: Digest) -> tuple[str, str, str]:
+    return _RECORDS, subject.hex[:2], subject.hex

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -11,17 +12,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from registry.disk import list_names, make_directories, translated
+from registry.disk import directory_inside, make_inside, translated
 
 _ABANDONED_AFTER = 7 * 24 * 3600.0  # seconds; for owners whose life cannot be seen from here
 _SEPARATOR = "~"
+_NAME = re.compile(r"[0-9a-f]{16}~[0-9]{1,18}~[0-9a-f]+")
 
 
 @contextmanager
-def staging_directory(root: str) -> Iterator[str]:
-    """An empty directory under `root` that is removed, with all it holds, when the block ends."""
-    make_directories(root)
-    _sweep(root)
+def staging_directory(home: str, name: str) -> Iterator[str]:
+    """An empty directory in `name` below `home` that is removed, with all it holds, when the block ends."""
+    root = make_inside(home, name)
+    _sweep(home, name)
     path = os.path.join(root, _SEPARATOR.join((_place(), str(os.getpid()), secrets.token_hex(8))))
     with translated(path):
         os.mkdir(path)
@@ -31,20 +33,21 @@ def staging_directory(root: str) -> Iterator[str]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _sweep(root: str) -> None:
-    for name in list_names(root):
-        path = os.path.join(root, name)
-        if _is_abandoned(path, name):
-            shutil.rmtree(path, ignore_errors=True)
+def _sweep(home: str, staging: str) -> None:
+    with directory_inside(home, staging) as root, translated(os.path.join(home, staging)):
+        for name in os.listdir(root):
+            if _is_abandoned(root, name):
+                shutil.rmtree(name, ignore_errors=True, dir_fd=root)
 
 
-def _is_abandoned(path: str, name: str) -> bool:
-    place, _, rest = name.partition(_SEPARATOR)
-    pid = rest.partition(_SEPARATOR)[0]
-    if place == _place() and pid.isdecimal():
+def _is_abandoned(root: int, name: str) -> bool:
+    if not _NAME.fullmatch(name):  # not made here
+        return False
+    place, pid, _ = name.split(_SEPARATOR)
+    if place == _place():
         return not _is_alive(int(pid))
     try:
-        return time.time() - os.lstat(path).st_mtime > _ABANDONED_AFTER
+        return time.time() - os.stat(name, dir_fd=root, follow_symlinks=False).st_mtime > _ABANDONED_AFTER
     except OSError:  # its owner has just removed it
         return False
 

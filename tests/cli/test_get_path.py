@@ -16,8 +16,9 @@ from registry.core.model import ADAPTER_FILES
 from tests.cli.conftest import Shelf
 from tests.support.process import CommandLine
 from tests.support.runs import contents, lora_state, write_checkpoint
+from tests.support.strace import inject, needs_strace
 from tests.support.trees import contents as files_in
-from tests.support.trees import flip
+from tests.support.trees import flip, snapshot
 
 MODULE = ("model.layers.0.self_attn.q_proj",)
 
@@ -112,6 +113,78 @@ def test_get_makes_a_directory_and_prints_it(shelf: Shelf, tmp_path: Path) -> No
     assert (again.code, again.out) == (2, "")
     assert "exists" in again.err
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_get_replaces_another_adapter_only_by_force(shelf: Shelf, tmp_path: Path) -> None:
+    other = write_checkpoint(tmp_path / "other", contents(lora_state(seed=8)))
+    cli, out = CommandLine(tmp_path / "home"), tmp_path / "out"
+    digest = cli.ok("add", other)
+    shelf.cli.ok("get", shelf.hex, "--to", out)
+    done = cli("get", digest, "--to", out)
+    assert (done.code, done.out) == (2, "")
+    assert files_in(out) == files_in(shelf.directory)
+    for _ in range(2):
+        assert cli.ok("get", digest, "--to", out, "--force") == str(out)
+        assert files_in(out) == files_in(Path(cli.ok("path", digest)))
+    assert cli.ok("get", digest, "--to", tmp_path / "new", "--force") == str(tmp_path / "new")
+    (out / "notes.txt").write_text("mine")
+    before = files_in(out)
+    done = shelf.cli("get", shelf.hex, "--to", out, "--force")
+    assert (done.code, done.out) == (2, "")
+    assert "notes.txt" in done.err
+    assert files_in(out) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "new", "other", "out"]
+
+
+def test_damaged_adapter_replaces_nothing(shelf: Shelf, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shelf.cli.ok("get", shelf.hex, "--to", out)
+    before = snapshot(tmp_path)
+    flip(shelf.directory / "adapter_model.safetensors")
+    try:
+        assert shelf.cli("get", shelf.hex, "--to", out, "--force").code == 5
+    finally:
+        flip(shelf.directory / "adapter_model.safetensors")
+    assert files_in(out) == files_in(shelf.directory)
+    assert snapshot(out).keys() == {path for path in before if path != str(tmp_path)}
+
+
+@needs_strace
+@pytest.mark.parametrize("error", ["ENOSYS", "EINVAL"])
+def test_file_system_that_cannot_exchange_directories_has_them_replaced_in_two_steps(
+    error: str, shelf: Shelf, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "adapter_config.json").write_text("old")
+    done = inject(shelf.cli, "get", shelf.hex, "--to", out, "--force", fault=f"renameat2:error={error}")
+    assert (done.code, done.out) == (0, f"{out}\n"), done.err
+    assert files_in(out) == files_in(shelf.directory)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@needs_strace
+@pytest.mark.parametrize("faults", ["renameat2:error=EIO", "renameat2:error=EINVAL rename:error=EIO:when=2"])
+def test_new_adapter_that_cannot_take_the_old_ones_place_leaves_it_there(
+    faults: str, shelf: Shelf, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "adapter_config.json").write_text("old")
+    done = inject(shelf.cli, "get", shelf.hex, "--to", out, "--force", fault=faults)
+    assert (done.code, done.out) == (7, "")
+    assert files_in(out) == {"adapter_config.json": b"old"}
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_checkpoint_and_registry_are_never_replaced(shelf: Shelf, tmp_path: Path) -> None:
+    run = shelf.checkpoint.parent.parent
+    for target in (shelf.checkpoint, run, shelf.cli.home, shelf.cli.home.parent, shelf.directory, tmp_path.parent, "/"):
+        before = snapshot(shelf.checkpoint)
+        done = shelf.cli("get", shelf.hex, "--to", target, "--force")
+        assert (done.code, done.out) == (2, ""), target
+        assert snapshot(shelf.checkpoint) == before
+    assert shelf.cli.ok("path", shelf.hex)
 
 
 def test_get_into_the_registry_is_refused(shelf: Shelf) -> None:

@@ -42,12 +42,15 @@ def trace(cli: CommandLine, *arguments: str | Path, log: Path, calls: Iterable[s
 def inject(cli: CommandLine, *arguments: str | Path, fault: str, path: Path | None = None) -> Finished:
     """Run a command with a fault in strace's syntax: `rename:signal=KILL:when=2`, `write:error=ENOSPC:when=1+`.
 
-    With `path`, only calls on that file count. A process that is killed has the exit code -9.
+    Several are separated by spaces. With `path`, only calls on that file count. A process that is killed has the exit
+    code -9.
     """
     only = () if path is None else ("-P", str(path))
     fast = () if ":signal=" in fault else ("--seccomp-bpf",)  # with it, strace 6 delivers no signals
-    watched = ("-e", f"trace={fault.partition(':')[0]}", "-e", f"inject={fault}")
-    return _run(cli, arguments, *fast, *only, "-o", "/dev/null", *watched)
+    faults = fault.split()
+    watched = ("-e", f"trace={','.join(each.partition(':')[0] for each in faults)}")
+    injected = (option for each in faults for option in ("-e", f"inject={each}"))
+    return _run(cli, arguments, *fast, *only, "-o", "/dev/null", *watched, *injected)
 
 
 @contextmanager

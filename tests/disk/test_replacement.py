@@ -1,0 +1,140 @@
+"""Replacing a directory: in one step, only one that holds files of known names, and with everything put back if not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from registry.core.errors import OutputExists
+from registry.disk import Replacement
+from tests.support.trees import contents, snapshot
+
+NAMES = ("one", "two", "three")
+OLD, NEW = {"one": b"old", "two": b"old"}, {"one": b"new", "three": b"new"}
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A directory with the old files."""
+    path = tmp_path / "place" / "out"
+    path.mkdir(parents=True)
+    for name, data in OLD.items():
+        (path / name).write_bytes(data)
+    return path
+
+
+def replace(path: Path, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Replace it; `meanwhile` happens before the new one takes its place."""
+    with Replacement(str(path), NAMES) as output:
+        for name, data in NEW.items():
+            output.files.write(name, [data])
+        meanwhile()
+        output.publish()
+
+
+def test_new_directory_is_there_and_nothing_of_the_old_one(out: Path) -> None:
+    replace(out)
+    assert contents(out) == NEW
+    assert list(out.parent.iterdir()) == [out]
+
+
+def add_file(path: Path) -> None:
+    (path / "mine").write_text("mine")
+
+
+def add_directory(path: Path) -> None:
+    (path / "one").unlink()
+    (path / "one").mkdir()
+
+
+def add_link(path: Path) -> None:
+    (path / "three").symlink_to(path / "one")
+
+
+def add_pipe(path: Path) -> None:
+    os.mkfifo(path / "three")
+
+
+@pytest.mark.parametrize("add", [add_file, add_directory, add_link, add_pipe])
+def test_directory_with_anything_else_is_refused_and_left_alone(add: Callable[[Path], None], out: Path) -> None:
+    add(out)
+    before = snapshot(out.parent)
+    with pytest.raises(OutputExists, match="other files"):
+        replace(out)
+    assert snapshot(out.parent) == before
+
+
+@pytest.mark.parametrize("add", [add_file, add_directory, add_link, add_pipe])
+def test_what_somebody_puts_there_meanwhile_is_kept_in_its_place(add: Callable[[Path], None], out: Path) -> None:
+    with pytest.raises(OutputExists, match="other files") as caught:
+        replace(out, lambda: add(out))
+    assert caught.value.path == str(out)
+    assert (out / "two").read_bytes() == b"old"
+    assert len(list(out.iterdir())) >= 2
+    assert list(out.parent.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_is_no_directory_is_refused_and_left_alone(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    if kind == "file":
+        (tmp_path / "out").write_text("mine")
+    else:
+        (tmp_path / "out").symlink_to(tmp_path / "there")
+    before = snapshot(tmp_path)
+    with pytest.raises(OutputExists, match="no directory"):
+        replace(tmp_path / "out")
+    assert snapshot(tmp_path) == before
+
+
+def fail() -> None:
+    raise KeyboardInterrupt
+
+
+def test_failure_leaves_the_old_directory_and_nothing_beside_it(out: Path) -> None:
+    before = snapshot(out)
+    with pytest.raises(KeyboardInterrupt):
+        replace(out, fail)
+    assert snapshot(out) == before
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_two_at_once_do_not_meet_and_the_last_one_stays(out: Path) -> None:
+    def another() -> None:
+        with Replacement(str(out), NAMES) as output:
+            output.files.write("two", [b"another"])
+            output.publish()
+
+    replace(out, another)
+    assert contents(out) == NEW
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_reader_always_finds_one_of_the_two(tmp_path: Path) -> None:
+    """Replaced again and again by another process, where the kernel can exchange."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "one").write_bytes(b"0")
+    program = """
+import sys
+from registry.disk import Replacement
+for number in range(200):
+    with Replacement(sys.argv[1], ["one"]) as output:
+        output.files.write("one", [str(number).encode()])
+        output.publish()
+"""
+    seen = set()
+    with subprocess.Popen([sys.executable, "-c", program, str(out)]) as process:
+        while process.poll() is None:
+            directory = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+            assert os.fstat(directory).st_ino
+            seen.add(os.fstat(directory).st_ino)
+            os.close(directory)
+    assert process.returncode == 0
+    assert len(seen) > 1
+    assert contents(out) == {"one": b"199"}
