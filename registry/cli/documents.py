@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from registry.cli.output import printable, size, table
+from registry.cli.output import line_text, size, table
 from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary, ScoreRunSummary, Status
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def adapter_text(adapter: AdapterSummary) -> str:
         rows += _comparison_rows(comparison)
     for run in adapter.score_runs:
         rows += _score_run_rows(run)
-    return "\n".join(f"{name:<12}  {printable(value)}" for name, value in rows)
+    return "\n".join(f"{name:<12}  {line_text(value)}" for name, value in rows)
 
 
 def _comparison_rows(comparison: ComparisonSummary) -> list[tuple[str, object]]:
