@@ -21,6 +21,7 @@ from registry.core.version import VERSION
 from registry.registry import export_checkpoint
 
 _DEFAULT_LIMIT = 50
+_A_MOMENT = 0.01  # seconds
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """Of click, or of the copy of it that newer versions of typer hold."""
 
@@ -66,17 +67,22 @@ def _interruptible() -> Iterator[None]:
         yield
         return
     sys.unraisablehook = _raise_again
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, interrupted)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
 
 def _raise_again(unraisable: Any) -> None:
-    """An interrupt that comes in a finalizer or a callback of the garbage collector would be told and forgotten."""
+    """An interrupt that comes in a finalizer or a callback of the garbage collector would be told and forgotten.
+
+    It could not be raised from here either, so it comes again in a moment.
+    """
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
+        signal.setitimer(signal.ITIMER_REAL, _A_MOMENT)
     else:
         sys.__unraisablehook__(unraisable)
 

@@ -68,7 +68,7 @@ def mutated(rng: Random, kind: str, pool: Sequence[bytes]) -> bytes:
     return data[:MAX_LENGTH]
 
 
-def blindly(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
+def blindly(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:  # noqa: PLR0911
     """Bits, bytes, ranges and lengths, whatever they mean."""
     at, other = rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)
     start, stop = min(at, other), min(max(at, other), min(at, other) + 4096)
@@ -105,7 +105,7 @@ def json_value(rng: Random, data: bytes, _pool: Sequence[bytes]) -> bytes:
 
 
 def _edited(rng: Random, value: Any) -> Any:
-    if isinstance(value, dict | list) and value and rng.random() < 0.8:  # noqa: PLR2004
+    if isinstance(value, dict | list) and value and rng.random() < 0.8:
         key = rng.choice(list(value) if isinstance(value, dict) else range(len(value)))
         match rng.randrange(6):
             case 0:
@@ -147,7 +147,7 @@ def _odd(rng: Random) -> Any:
 
 
 def _json_text(rng: Random, value: Any) -> bytes:
-    text = json.dumps(value, ensure_ascii=rng.random() < 0.5)  # noqa: PLR2004
+    text = json.dumps(value, ensure_ascii=rng.random() < 0.5)
     match rng.randrange(14):
         case 0:
             text = "\ufeff" + text
@@ -168,7 +168,7 @@ def safetensors(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
     """The header of a safetensors file, and the length in front of it."""
     length = int.from_bytes(data[:8], "little")
     header = json_value(rng, data[8 : 8 + length], pool)
-    stated = len(header) if rng.random() < 0.9 else rng.choice(NUMBERS) & (2**64 - 1)  # noqa: PLR2004
+    stated = len(header) if rng.random() < 0.9 else rng.choice(NUMBERS) & (2**64 - 1)
     return stated.to_bytes(8, "little") + header + data[8 + length :]
 
 
@@ -184,7 +184,7 @@ def zip_field(rng: Random, data: bytes, _pool: Sequence[bytes]) -> bytes:
     return data[:at] + field + data[at + len(field) :]
 
 
-def zip_records(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
+def zip_records(rng: Random, data: bytes, _pool: Sequence[bytes]) -> bytes:
     """The records of a zip file: compressed, doubled, renamed, left out, exchanged; or the pickle among them."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         records = [(name, archive.read(name)) for name in archive.namelist()]

@@ -207,17 +207,19 @@ def _made_records(home: Path, digest: Digest) -> list[bytes]:
     found = [path.read_bytes() for path in sorted(home.glob("records/*/*/*.json"))]
     engine = {"engine": "e", "verdict": "identical", "served_digest": digest.hex, "survival": None, "stated": {}}
     compared = {
-        **{"recipe": "fp32", "engines": [engine, {**engine, "survival": {"projected": 1.0, "rounded_away": 0.1}}]},
-        **{
-            "conditions": {"torch": "2", "device": "cpu", "threads": 1},
-            "base_digest": digest.hex,
-            "compared_at": "2030",
-        },
+        "recipe": "fp32",
+        "engines": [engine, {**engine, "survival": {"projected": 1.0, "rounded_away": 0.1}}],
+        "conditions": {"torch": "2", "device": "cpu", "threads": 1},
+        "base_digest": digest.hex,
+        "compared_at": "2030",
     }
     scored = {
-        **{"status": "stopped", "stop": {"reason": "r", "detail": {}}, "scores": {"pass@1": 0.5, "n": 3}},
-        **{"score_run": {"name": "s", "path": "p", "result": {"sha256": digest.hex}, "config": {"sha256": digest.hex}}},
-        **{"scored_at": "2030", "scored_by": "me"},
+        "status": "stopped",
+        "stop": {"reason": "r", "detail": {}},
+        "scores": {"pass@1": 0.5, "n": 3},
+        "score_run": {"name": "s", "path": "p", "result": {"sha256": digest.hex}, "config": {"sha256": digest.hex}},
+        "scored_at": "2030",
+        "scored_by": "me",
     }
     removed = {"removed_at": "2030", "removed_by": "me", "reason": "r"}
     stated = {records.COMPARISON: compared, records.SCORE: scored, records.REMOVAL: removed}
@@ -304,9 +306,12 @@ def _plan(weights: bytes, settings: bytes, base: bytes) -> Run:
 
 
 def _read_record(data: bytes, _directory: Path) -> None:
-    for kind in _KINDS:
-        with suppress(RegistryError):
-            Rows().take(records.parse(data, f"{kind}-{hashlib.sha256(data).hexdigest()}.json"))
+    name = f"{_kind_of(data)}-{hashlib.sha256(data).hexdigest()}.json"
+    Rows().take(records.parse(data, name))
+
+
+def _kind_of(data: bytes) -> str:
+    return next((each for each in _KINDS if f":{each}:".encode() in data), records.EXPORT)
 
 
 def _stored(home: Path, name: str, digest: Digest) -> Run:
@@ -327,8 +332,7 @@ def _stored_record(home: Path, digest: Digest) -> Run:
     def run(data: bytes, directory: Path) -> None:
         copy = directory / "home"
         shutil.copytree(home, copy)
-        kind = next((each for each in _KINDS if f":{each}:".encode() in data), records.EXPORT)
-        name = f"{kind}-{hashlib.sha256(data).hexdigest()}.json"
+        name = f"{_kind_of(data)}-{hashlib.sha256(data).hexdigest()}.json"
         _put(copy, {f"records/{digest.hex[:2]}/{digest.hex}/{name}": data, f"pending/{name}": data})
         _ask(copy, digest)
 
@@ -341,7 +345,7 @@ def _ask(home: Path, digest: Digest) -> None:
         lambda: registry.show(digest.hex),
         lambda: registry.path("best"),
         lambda: registry.newest(10),
-        lambda: registry.reindex(),
+        registry.reindex,
         lambda: registry.show("run@latest"),
         lambda: registry.get(digest.hex, home / "out"),
         lambda: registry.alias_history("best"),
