@@ -36,6 +36,7 @@ _TELLING = frozenset({State.IDENTICAL, State.UNTOUCHED, State.VACUOUS, State.BAS
 """The states of an engine's tensors under its own recipe, where not all of them need have the adapter."""
 
 
+@runtime.calculating()
 def compare(
     plan: Plan,
     base: Weights,
@@ -61,7 +62,7 @@ def compare(
 
     Raises:
         UnsupportedLora: an engine's tensors match nothing of the base.
-        MalformedFile, StorageError: evidence that cannot be read.
+        MalformedFile, StorageError: evidence that cannot be read, or not enough memory.
     """
     entries = {name: base.entry(plan.source(name)) for name in (*base.tensors, *plan.added)}
     shapes = {name: entry.shape for name, entry in entries.items()}
