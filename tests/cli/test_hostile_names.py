@@ -15,9 +15,11 @@ import typer.main
 from safetensors.torch import save_file
 
 from registry import Registry
+from registry.cli import plots
 from registry.cli.app import app
 from registry.cli.output import CELL, LINE, printable, table
 from registry.core import records
+from registry.core.comparison import Comparison, EngineResult, State, TensorResult, Verdict
 from registry.store import LocalStore
 from tests.support.many import run_each
 from tests.support.process import CommandLine, Finished
@@ -239,3 +241,15 @@ def test_json_holds_names_whole(museum: Museum) -> None:
     listed = museum.cli.ok("list")
     assert HUGE not in listed
     assert "yyy" in listed
+
+
+def test_a_picture_of_endless_layers_and_names_is_drawn_in_part(tmp_path: Path) -> None:
+    names = [f"model.layers.{number}.{number}{EVERYTHING}" for number in range(1000)]
+    names += [f"model.layers.{'9' * 5000}.x", "model.layers.\u0661.x", HUGE]
+    tensors = tuple(TensorResult(name, State.DIFFERENT, 4, 4, 2, 1.0, 0.5) for name in names)
+    engine = EngineResult(EVERYTHING, Verdict.DIFFERENT, digest_of("served"), {}, {}, None, tensors, {})
+    plots.draw_comparison(
+        Comparison(Verdict.DIFFERENT, (engine,), "$x^$", digest_of("base"), {}, False), str(tmp_path / "plot.png")
+    )
+    size = (tmp_path / "plot.png").read_bytes()[16:24]
+    assert max(int.from_bytes(size[:4]), int.from_bytes(size[4:])) <= 60 * 150

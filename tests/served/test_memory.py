@@ -64,9 +64,8 @@ def test_too_little_memory_exits_7_with_one_line(command: str, cli: CommandLine,
 
 
 def test_what_torch_says_is_told_in_one_line() -> None:
-    with pytest.raises(StorageError, match=r"torch could not calculate this; found mat1 and mat2 shapes") as raised:
-        with calculating():
-            torch.ones(2, 3) @ torch.ones(2, 3)
-    assert "\n" not in str(raised.value)
-    with pytest.raises(StorageError, match="torch could not calculate this; found"), calculating():
+    with pytest.raises(StorageError, match="torch could not calculate this; found mat1 and mat2"), calculating():
+        torch.ones(2, 3) @ torch.ones(2, 3)
+    with pytest.raises(StorageError, match="torch could not calculate this; found") as raised, calculating():
         torch.empty(1 << 50)
+    assert "\n" not in str(raised.value)
