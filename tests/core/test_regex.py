@@ -126,3 +126,4 @@ def test_what_people_write_is_usable(key: str) -> None:
 @pytest.mark.parametrize("length", [10, 1000, 100_000])
 def test_steps_grow_with_the_text_and_not_with_what_the_pattern_repeats(length: int) -> None:
     assert regex.compiled("(?:a|b)*c").ends("ab" * length, {0}) == set()
+    assert regex.compiled("(?:a|aa|aaa)*c").ends("a" * length, {0}) == set(), "many ways to each place"
