@@ -201,7 +201,7 @@ def _require_magnitudes(use_dora: bool, magnitudes: Mapping[str, Tensor], pairs:
 
 def _unselected(pairs: Iterable[LoraPair], config: Mapping[str, Any]) -> list[str]:
     """Modules that have tensors and that peft, going by the config, would leave alone without a word."""
-    targets, excluded = config.get("target_modules"), config.get("exclude_modules") or ()
+    targets, excluded = _as_set(config.get("target_modules")), _as_set(config.get("exclude_modules") or ())
     if targets is None:
         return []
     tied = _EMBEDDINGS if config.get("ensure_weight_tying") else frozenset()  # selecting one selects the other too
@@ -211,3 +211,7 @@ def _unselected(pairs: Iterable[LoraPair], config: Mapping[str, Any]) -> list[st
         if (not selects(targets, pair.module) or selects(excluded, pair.module))
         and pair.module.rpartition(".")[2] not in tied
     ]
+
+
+def _as_set(targets: Any) -> Any:
+    return frozenset(targets) if isinstance(targets, list) else targets

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from registry.core import jsontext
+from registry.core import jsontext, regex
 from registry.core.errors import MalformedFile, MissingAlpha, UnsupportedLora, shown
 from registry.core.model import CONFIG, LoraSettings, number
-from registry.core.patterns import is_usable
+from registry.core.patterns import MAX_KEYS, is_usable
 
 T = TypeVar("T")
 # fmt: off
@@ -59,7 +58,12 @@ def read_config(data: bytes) -> dict[str, Any]:
             raise MalformedFile("not a usable value", path=CONFIG, key=key, found=shown(value))
     for key in ("target_modules", "exclude_modules"):
         if isinstance(config.get(key), str) and not _compiles(config[key]):
-            raise MalformedFile("not a regular expression", path=CONFIG, key=key, found=shown(config[key]))
+            raise MalformedFile(
+                "not a regular expression of a kind that is matched here",
+                path=CONFIG,
+                key=key,
+                found=shown(config[key]),
+            )
     return config
 
 
@@ -107,7 +111,7 @@ def _value(config: Mapping[str, Any], key: str, convert: Callable[[Any], T | Non
 
 def _pattern(config: Mapping[str, Any], key: str, convert: Callable[[Any], T | None]) -> tuple[tuple[str, T], ...]:
     stated = config.get(key) or {}
-    if not isinstance(stated, dict) or not all(is_usable(name) for name in stated):
+    if not isinstance(stated, dict) or len(stated) > MAX_KEYS or not all(is_usable(name) for name in stated):
         raise UnsupportedLora("not a map from patterns to numbers", path=CONFIG, key=key, found=shown(stated))
     return tuple((name, _value(stated, name, convert)) for name in stated)
 
@@ -127,7 +131,7 @@ def _flag(value: Any) -> bool | None:
 
 def _compiles(pattern: str) -> bool:
     try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError):
+        regex.compiled(pattern)
+    except ValueError:
         return False
     return True

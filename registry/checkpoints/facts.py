@@ -14,7 +14,7 @@ from registry.core import jsontext
 from registry.core.digest import Digest
 from registry.core.errors import InvalidReference, MalformedFile, MissingAlpha, NotFound, UnsupportedLora, shown
 from registry.core.model import LoraSettings, number
-from registry.core.patterns import is_usable, matching
+from registry.core.patterns import MAX_KEYS, is_usable, matching
 from registry.disk import read_small
 
 T = TypeVar("T")
@@ -226,7 +226,7 @@ def _flag(value: Any) -> bool | None:
 
 def _pattern(convert: Callable[[Any], T | None]) -> Callable[[Any], tuple[tuple[str, T], ...] | None]:
     def converted(value: Any) -> tuple[tuple[str, T], ...] | None:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, Mapping) or len(value) > MAX_KEYS:
             return None
         pairs = []
         for key, item in value.items():

@@ -18,6 +18,12 @@ MAX_OPCODES = 8_000_000
 MAX_KEY_WEIGHT = 1000
 """Most objects that hashing one dictionary key may visit."""
 
+MAX_ODD_KEYS = 10_000
+"""Most keys, in one pickle, that are neither text nor small numbers. How those are hashed is known beforehand, so that
+thousands can be made to fall into one place of a dict or set, where each is held against all others."""
+
+_SMALL = 1 << 20
+_ODD = {"BININT", "LONG1", "BINFLOAT"}
 _NEVER_WRITTEN = {
     **dict.fromkeys(
         ("PERSID", "INT", "LONG", "FLOAT", "STRING", "UNICODE"),
@@ -61,6 +67,7 @@ class _Opcode(NamedTuple):
         to_mark: whether everything down to the last mark is taken too.
         gives: whether it leaves a value on the stack.
         keys: which of the values taken get hashed.
+        is_odd: whether it gives a number that may be no small one.
     """
 
     name: str
@@ -72,6 +79,7 @@ class _Opcode(NamedTuple):
     to_mark: bool
     gives: bool
     keys: slice | None
+    is_odd: bool
 
 
 def _opcode(info: pickletools.OpcodeInfo) -> _Opcode:
@@ -89,6 +97,7 @@ def _opcode(info: pickletools.OpcodeInfo) -> _Opcode:
         to_mark=to_mark,
         gives=bool(info.stack_after),
         keys=_KEYS.get(info.name),
+        is_odd=info.name in _ODD,
     )
 
 
@@ -101,7 +110,8 @@ def scan(data: bytes, path: str | PathLike[str]) -> None:
     The unpickler allocates what a length or memo index asks for before it looks whether the data is there, and it
     hashes keys without limit: tuples nested 100,000 deep overflow the C stack, and 60 tuples that each hold the one
     before twice take years. So lengths are held against the data, memo indices against the number of opcodes, and the
-    stack is followed for one number per value, its weight: an upper bound of how many objects hashing it visits.
+    stack is followed for one number per value, its weight: an upper bound of how many objects hashing it visits. What
+    is hashed with a secret, text, and what cannot collide, small numbers, weigh 1; of heavier keys there are not many.
 
     Raises:
         UnsafePickle: names the opcode and its offset.
@@ -171,6 +181,7 @@ class _Stack:
     weights: list[int] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     memo: dict[int, int] = field(default_factory=dict)
+    odd_keys: int = 0
 
     def apply(self, opcode: _Opcode, argument: bytes, number: int) -> None:
         """Do what the opcode, the `number`-th of the pickle, does."""
@@ -183,9 +194,18 @@ class _Stack:
             if opcode.effect == "put":
                 index = len(self.memo) if opcode.name == "MEMOIZE" else _memo_index(opcode, argument)
                 self._store(index, taken[0], number)
-            elif opcode.keys is not None and max(taken[opcode.keys], default=0) > MAX_KEY_WEIGHT:
-                raise _RefusedError("a key is nested too deeply to be hashed")
-            self.weights += _given(opcode, taken)
+            elif opcode.keys is not None:
+                self._hash(taken[opcode.keys])
+            self.weights += _given(opcode, taken, argument)
+
+    def _hash(self, keys: list[int]) -> None:
+        heaviest = max(keys, default=0)
+        if heaviest > MAX_KEY_WEIGHT:
+            raise _RefusedError("a key is nested too deeply to be hashed")
+        if heaviest > 1:
+            self.odd_keys += sum(weight > 1 for weight in keys)
+            if self.odd_keys > MAX_ODD_KEYS:
+                raise _RefusedError("too many keys are neither text nor small numbers")
 
     def _take(self, opcode: _Opcode) -> list[int]:
         takes, to_mark = opcode.takes, opcode.to_mark
@@ -212,12 +232,15 @@ class _Stack:
         return weight
 
 
-def _given(opcode: _Opcode, taken: list[int]) -> list[int]:
+def _given(opcode: _Opcode, taken: list[int], argument: bytes) -> list[int]:
     """The weights of what an opcode leaves in the place of what it took."""
     if opcode.effect in ("put", "in place"):
         return taken[:1]
     if opcode.effect == "duplicate":
         return taken * 2
+    if opcode.is_odd:
+        is_small = opcode.name == "BININT" and int.from_bytes(argument, "little") < _SMALL
+        return [1 if is_small else 2]
     return [min(1 + sum(taken), MAX_KEY_WEIGHT + 1)] if opcode.gives else []
 
 

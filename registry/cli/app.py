@@ -3,38 +3,100 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from registry.cli import aliases, documents, exits, findings, index, lineage, models, removal, scores, search
+from registry.cli import (
+    INTERRUPTED,
+    aliases,
+    documents,
+    exits,
+    findings,
+    index,
+    interrupted,
+    lineage,
+    models,
+    removal,
+    scores,
+    search,
+)
 from registry.cli.arguments import AllowNonfinite, Alpha, Base, Checkpoint, Checkpoints, Home, Json, Parent, Ref, Run
 from registry.cli.environment import open_registry
-from registry.cli.output import Output, error_document, printable, silence
-from registry.core.errors import Refused, RegistryError, StorageError
+from registry.cli.output import LINE, Output, error_document, printable, silence
+from registry.core.errors import Refused, RegistryError, StorageError, shortened
 from registry.core.version import VERSION
 from registry.registry import export_checkpoint
+
+_A_MOMENT = 0.01  # seconds
+_UsageError: type[Any] = typer.BadParameter.__mro__[1]
+"""Of click, or of the copy of it that newer versions of typer hold."""
 
 
 class _Commands(TyperGroup):
     """Turns what a command raises into a message and an exit code."""
 
+    def make_context(self, *arguments: Any, **more: Any) -> Any:
+        with _printable_usage():
+            return super().make_context(*arguments, **more)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
+            with _interruptible(), _printable_usage():
+                result = super().invoke(ctx)
+                sys.stdout.flush()
         except RegistryError as error:
             Output(as_json=_wants_json()).error(error)
             sys.exit(exits.code_of(error))
         except KeyboardInterrupt:
             print("aorlta-reg: interrupted; nothing half-done is visible", file=sys.stderr)  # noqa: T201
-            sys.exit(exits.INTERRUPTED)
+            sys.exit(INTERRUPTED)
         except BrokenPipeError:
             silence(sys.stdout)
             sys.exit(exits.OUTPUT_CLOSED)
         return result
+
+
+@contextmanager
+def _printable_usage() -> Iterator[None]:
+    """What click says of arguments holds them as they were given."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = shortened(printable(error.message), LINE)
+        raise
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """While a command is at work, an interrupt is raised in it, so that it can clean up."""
+    if signal.getsignal(signal.SIGINT) is not interrupted:
+        yield
+        return
+    sys.unraisablehook = _raise_again
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, interrupted)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+
+def _raise_again(unraisable: Any) -> None:
+    """An interrupt that comes in a finalizer or a callback of the garbage collector would be told and forgotten.
+
+    It could not be raised from here either, so it comes again in a moment.
+    """
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, _A_MOMENT)
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 app = typer.Typer(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from registry.cli.output import printable, size, table
+from registry.cli.output import line_text, size, table
 from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary, ScoreRunSummary, Status
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def adapter_text(adapter: AdapterSummary) -> str:
         rows += _comparison_rows(comparison)
     for run in adapter.score_runs:
         rows += _score_run_rows(run)
-    return "\n".join(f"{name:<12}  {printable(value)}" for name, value in rows)
+    return "\n".join(f"{name:<12}  {line_text(value)}" for name, value in rows)
 
 
 def _comparison_rows(comparison: ComparisonSummary) -> list[tuple[str, object]]:
@@ -183,7 +183,7 @@ def adapters_text(adapters: list[AdapterSummary], metrics: Iterable[str] = ()) -
     """`list` and `find` for people: one row per adapter, described by its first export; its scores of `metrics`."""
     measured = tuple(dict.fromkeys(metrics))
     header = ("DIGEST", "RUN", "ITER", "R", "ALPHA", "MODULES", "SIZE", "BASE", "EXPORTED", "EXPORTS", "VERDICT")
-    return table((*header, *map(printable, measured)), (_row(adapter, measured) for adapter in adapters))
+    return table((*header, *measured), (_row(adapter, measured) for adapter in adapters))
 
 
 def _row(adapter: AdapterSummary, metrics: tuple[str, ...]) -> tuple[object, ...]:

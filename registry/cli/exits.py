@@ -7,7 +7,6 @@ from registry.core.comparison import Comparison
 
 DONE = 0
 DAMAGED = 5
-INTERRUPTED = 130
 OUTPUT_CLOSED = 141
 
 _CODES: tuple[tuple[type[errors.RegistryError], int], ...] = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from registry.cli.output import printable, table
+from registry.cli.output import cell_text, line_text, table
 from registry.core.comparison import Comparison, EngineResult, Verdict
 from registry.core.difference import Difference
 from registry.core.digest import Digest
@@ -144,11 +144,11 @@ def difference_text(difference: Difference) -> str:
 
 def _aligned(rows: list[tuple[str, str]]) -> str:
     """Names in a column of their own, each said once for the lines that share it."""
-    names = [printable(name) for name, _ in rows]
+    names = [cell_text(name) for name, _ in rows]
     width = max(map(len, names))
     before = ["", *names]
     return "\n".join(
-        f"{'' if name == previous else name:<{width}}  {printable(text)}"
+        f"{'' if name == previous else name:<{width}}  {line_text(text)}"
         for name, previous, (_, text) in zip(names, before, rows, strict=False)
     )
 

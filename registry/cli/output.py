@@ -6,25 +6,36 @@ from __future__ import annotations
 import json
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO
 
 import typer
 
-from registry.core.errors import RegistryError
+from registry.core.errors import RegistryError, shortened
 
 _BINARY_STEP = 1024
 _STEPS = 100
 _LONG = 64 << 20  # bytes of work for which a bar is worth its lines
 
 
+LINE, CELL, _LABEL = 5000, 200, 60
+"""The most characters of a line of text, of a cell in a table, and in front of a progress bar: JSON has all of them."""
+_MARKS = 4  # combining marks on one character; a flood of them covers the lines above and below
+
+
 def printable(text: object) -> str:
-    """`text` on one line, with control, bidirectional and unassigned characters escaped."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for char in str(text)
-    )
+    """`text` on one line, with control, bidirectional and unassigned characters escaped, and floods of accents."""
+    text = str(text)
+    if text.isascii() and text.isprintable():
+        return text
+    shown, marks = [], 0
+    for char in text:
+        marks = marks + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
+        plain = char.isprintable() and marks <= _MARKS
+        shown.append(char if plain else char.encode("unicode_escape", "surrogatepass").decode("ascii"))
+    return "".join(shown)
 
 
 def size(count: int) -> str:
@@ -36,9 +47,19 @@ def size(count: int) -> str:
     return f"{count} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
+def cell_text(value: object) -> str:
+    """A value for a column, which is as wide as the widest."""
+    return shortened(printable(value), CELL)
+
+
+def line_text(value: object) -> str:
+    """A value for a line of its own."""
+    return shortened(printable(value), LINE)
+
+
 def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Aligned columns."""
-    cells = [list(header), *([printable(cell) for cell in row] for row in rows)]
+    cells = [list(header), *([cell_text(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
     return "\n".join(lines)
@@ -74,14 +95,14 @@ class Output:
     def note(self, text: str) -> None:
         """What a person may want to know."""
         if not self._as_json:
-            _err(printable(text))
+            _err(line_text(text))
 
     def error(self, error: RegistryError) -> None:
         """Why something was not done."""
         if self._as_json:
             _err(json.dumps({"error": error_document(error)}))
         else:
-            _err(f"aorlta-reg: {printable(error)}")
+            _err(f"aorlta-reg: {line_text(error)}")
 
     @contextmanager
     def progress(self, label: str) -> Iterator[Callable[[int, int], None] | None]:
@@ -98,7 +119,7 @@ class Output:
                 if total < _LONG:
                     return
                 if bar is None:
-                    made = typer.progressbar(length=total, label=printable(label), file=sys.stderr)
+                    made = typer.progressbar(length=total, label=shortened(printable(label), _LABEL), file=sys.stderr)
                     bar = stack.enter_context(made)
                 before, done = done * _STEPS // total, done + count
                 if done * _STEPS // total > before:  # a step is seen, and drawing costs more than most reads

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from registry.cli.output import printable
 from registry.core.comparison import Comparison, EngineResult, TensorResult, Verdict
-from registry.core.errors import Refused
+from registry.core.errors import Refused, shortened
 from registry.core.summary import ScorePoint
 from registry.disk import translated
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LAYER = re.compile(r"\.(\d+)\.")
+_LAYER = re.compile(r"\.([0-9]{1,6})\.")
 _NOTHING = float("nan")
 _TALLEST = 60  # inches
+_MOST, _LABEL = 300, 80  # rows or columns of one picture, and characters beside a row
 
 
 def require_matplotlib() -> None:
@@ -51,10 +52,11 @@ def draw_comparison(comparison: Comparison, path: str) -> None:
     )
     axes = figure.subplots(len(grids), 2, squeeze=False)
     for (left, right), grid in zip(axes, grids, strict=True):
-        title = f"{grid.result.engine}: {grid.result.verdict}"
+        title = f"{_label(grid.result.engine)}: {grid.result.verdict}"
         _draw(left, grid, f"{title}\npart of the update that arrived", [_arrived(cell) for cell in grid.cells], (0, 1))
         _draw(right, grid, "\nlargest distance from the merge, ULP", [_distance(cell) for cell in grid.cells], (0, 16))
-    with translated(path):
+    with translated(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of characters that no font here has, and of names that leave little room
         figure.savefig(path, format="png", dpi=150)
 
 
@@ -64,15 +66,23 @@ class _Grid:
     def __init__(self, result: EngineResult) -> None:
         self.result = result
         places = [(*_place(tensor.name), tensor) for tensor in result.tensors]
-        self.layers = sorted({layer for layer, _, _ in places})
-        self.kinds = sorted({kind for _, kind, _ in places})
-        self.cells = [(self.kinds.index(kind), self.layers.index(layer), tensor) for layer, kind, tensor in places]
+        self.layers = sorted({layer for layer, _, _ in places})[:_MOST]
+        self.kinds = sorted({kind for _, kind, _ in places})[:_MOST]
+        rows = {kind: number for number, kind in enumerate(self.kinds)}
+        columns = {layer: number for number, layer in enumerate(self.layers)}
+        self.cells = [
+            (rows[kind], columns[layer], tensor) for layer, kind, tensor in places if kind in rows and layer in columns
+        ]
 
 
 def _place(name: str) -> tuple[int, str]:
     """The layer's number (-1 for none) and the name within the layer."""
     match = _LAYER.search(name)
     return (-1, name) if match is None else (int(match[1]), name[match.end() :].removesuffix(".weight"))
+
+
+def _label(name: str) -> str:
+    return shortened(printable(name), _LABEL)
 
 
 _Cell = tuple[int, int, TensorResult]
@@ -95,7 +105,9 @@ def _draw(axes: Axes, grid: _Grid, title: str, values: list[float], limits: tupl
     drawn = axes.imshow(image, aspect="auto", cmap="RdYlGn" if is_share else "RdYlGn_r", vmin=limits[0], vmax=limits[1])
     axes.set_title(title, fontsize=9, loc="left", parse_math=False)
     axes.set_xticks(range(len(grid.layers)), ["-" if layer < 0 else str(layer) for layer in grid.layers], fontsize=7)
-    axes.set_yticks(range(len(grid.kinds)), grid.kinds if is_share else [], fontsize=7, parse_math=False)
+    axes.set_yticks(
+        range(len(grid.kinds)), list(map(_label, grid.kinds)) if is_share else [], fontsize=7, parse_math=False
+    )
     axes.set_xlabel("layer", fontsize=8)
     bar: Any = axes.figure.colorbar(drawn, ax=axes)
     if is_share:

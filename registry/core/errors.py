@@ -39,6 +39,15 @@ def shown(value: object) -> str:
         return f"a huge {type(value).__name__}"
 
 
+def shortened(text: str, limit: int) -> str:
+    """`text`, or where it is longer than `limit` characters, its start and its end with what is between counted."""
+    if len(text) <= limit:
+        return text
+    end = limit // 4
+    start = limit - end
+    return f"{text[:start]}... ({len(text) - start - end} characters) ...{text[-end:]}"
+
+
 class RegistryError(Exception):
     """Base of all errors raised on purpose.
 

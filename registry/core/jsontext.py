@@ -6,7 +6,10 @@ import json
 from collections import Counter
 from typing import Any
 
-from registry.core.errors import MalformedFile
+from registry.core.errors import MalformedFile, shown
+
+MAX_DEPTH = 64
+"""Levels of objects and lists within one another in what is read; what is written here has at most ten."""
 
 
 def pretty(value: Any) -> bytes:
@@ -30,7 +33,7 @@ def sayable(path: str) -> str:
 
 
 def parse(data: bytes, path: str) -> Any:
-    """Read JSON strictly: UTF-8, no duplicate keys, no NaN, no half of a surrogate pair.
+    """Read JSON strictly: UTF-8, no duplicate keys, no NaN, no half of a surrogate pair, no more than MAX_DEPTH levels.
 
     Raises:
         MalformedFile: for anything else; `path` names the file in the message.
@@ -45,14 +48,26 @@ def parse(data: bytes, path: str) -> Any:
         raise MalformedFile("JSON nested too deeply", path=path) from error
     except ValueError as error:
         raise MalformedFile(f"not valid JSON ({error})", path=path) from error
+    if _is_deeper(value, MAX_DEPTH):
+        raise MalformedFile("JSON nested too deeply", path=path, expected=f"at most {MAX_DEPTH} levels")
     return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether containers are nested in more levels than that. What is not can be written and compared by recursion."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(levels):
+        inner = (holder.values() if isinstance(holder, dict) else holder for holder in level)
+        level = [each for values in inner for each in values if isinstance(each, dict | list)]
+    return bool(level)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {twice!r} appears twice in one object")
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
+        raise ValueError(f"the key {shown(twice)} appears twice in one object")
     return result
 
 

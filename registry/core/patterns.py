@@ -7,40 +7,64 @@ import re
 from collections.abc import Collection
 from typing import TypeVar
 
+from registry.core import regex
+from registry.core.errors import UnsupportedLora, shown
 from registry.core.model import LoraSettings
 
 T = TypeVar("T")
 ALL_LINEAR = "all-linear"
-_QUANTIFIED_GROUP = re.compile(r"\)[*+?{]")
-_UNLIMITED = re.compile(r"[*+]|\{\d*,\}")
-_MOST_UNLIMITED = 2
+MAX_KEYS = 10_000
+"""Of one pattern: each is tried on every module."""
+_MOST_WAYS = 1_000_000
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 
 
 def matching(module: str, pattern: tuple[tuple[str, T], ...]) -> list[T]:
     r"""The values of all keys that match a module's name or its end; the first one counts.
 
     Source: peft's `get_pattern_key`, `re.match(rf"(.*\.)?({key})$", module)`.
+
+    Raises:
+        UnsupportedLora: a key is no pattern that `is_usable`, or takes too long to be matched.
     """
-    return [value for key, value in pattern if re.match(ends_with(key), module)]
-
-
-def ends_with(key: str) -> str:
-    """The regular expression that a pattern's key stands for."""
-    return rf"(.*\.)?({key})$"
+    return [value for key, value in pattern if _is_end(key, module)]
 
 
 def is_usable(key: str) -> bool:
-    """Whether a pattern's key is printable, a regular expression, and one that cannot take exponential time to match.
+    """Whether a pattern's key is printable, of a kind that is matched here, and one that peft will be done with.
 
-    The last rules out quantified groups, and more than two quantifiers without a limit.
+    peft tries one way to match after the other, so there may only be so many: nested repetitions have too many, and so
+    have more than two without a limit.
     """
-    if not key.isprintable() or _QUANTIFIED_GROUP.search(key) or len(_UNLIMITED.findall(key)) > _MOST_UNLIMITED:
+    if not key.isprintable():
         return False
     try:
-        re.compile(ends_with(key))
-    except (re.error, RecursionError, OverflowError):
+        return regex.compiled(key).ways <= _MOST_WAYS
+    except ValueError:
         return False
-    return True
+
+
+def _is_end(key: str, module: str) -> bool:
+    if _PLAIN.fullmatch(key):
+        if len(module) < len(key) or not _alike(key, module[len(module) - len(key) :]):
+            return False
+        before = module[: len(module) - len(key)]
+        return not before or before.endswith(".")
+    starts = {0, *(dot.end() for dot in re.finditer(r"\.", module))}
+    return len(module) in _ends(key, module, starts)
+
+
+def _alike(key: str, name: str) -> bool:
+    """Whether the two are equal, a dot in `key` being any character."""
+    return key == name or ("." in key and all(one in (".", other) for one, other in zip(key, name, strict=True)))
+
+
+def _ends(pattern: str, module: str, starts: set[int]) -> set[int]:
+    try:
+        return regex.compiled(pattern).ends(module, starts)
+    except (ValueError, regex.TooManySteps) as error:
+        problem = "takes too long to be matched" if isinstance(error, regex.TooManySteps) else "cannot be used"
+        raise UnsupportedLora(f"a pattern {problem}", key=shown(module), found=shown(pattern)) from error
 
 
 def rank_of(module: str, settings: LoraSettings) -> int:
@@ -62,8 +86,11 @@ def selects(targets: str | Collection[str], module: str) -> bool:
     """Whether `target_modules` (or `exclude_modules`) names a module.
 
     Source: peft's `check_target_module_exists`: a string is a regular expression for the whole name, a list holds whole
-    names and their ends.
+    names and their ends. A set is looked into instead of being searched.
+
+    Raises:
+        UnsupportedLora: the regular expression is of a kind that is not matched here, or takes too long.
     """
     if isinstance(targets, str):
-        return targets == ALL_LINEAR or re.fullmatch(targets, module) is not None
-    return any(module == target or module.endswith(f".{target}") for target in targets)
+        return targets == ALL_LINEAR or len(module) in _ends(targets, module, {0})
+    return any(end in targets for end in (module, *(module[dot.end() :] for dot in re.finditer(r"\.", module))))

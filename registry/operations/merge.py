@@ -18,7 +18,7 @@ from registry.disk import OutputDirectory, blocks, hash_file, list_names, open_r
 from registry.operations import seal
 from registry.served.plan import Plan, plan
 from registry.served.recipes import RECIPES
-from registry.served.runtime import conditions, require_torch, single_threaded, workers
+from registry.served.runtime import calculating, conditions, require_torch, single_threaded, workers
 from registry.served.shards import MergedModel
 from registry.served.tied import CONFIG as MODEL_CONFIG
 from registry.served.tied import read_config, untied
@@ -127,6 +127,7 @@ def require_whole(planned: Plan, digest: Digest) -> None:
             raise UnsupportedLora(problem, key=str(digest), found="; ".join(names[:_NAMED]) + more)
 
 
+@calculating()
 def _write_weights(
     output: OutputDirectory,
     weights: Weights,

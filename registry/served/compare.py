@@ -15,6 +15,7 @@ from functools import partial
 from registry.core import jsontext
 from registry.core.comparison import Comparison, EngineResult, State, Survival, TensorResult, Verdict, verdict, worst
 from registry.core.digest import Digest
+from registry.core.errors import shortened
 from registry.core.tensor import is_zero
 from registry.served import runtime
 from registry.served.changes import Change, LoraChange
@@ -30,10 +31,12 @@ from registry.served.weights import Weights
 
 AUTO = "auto"
 _TRIED = 6
+_NAMED, _CHARACTERS = 50, 200  # names in notes, and characters of each: the record of the comparison keeps them
 _TELLING = frozenset({State.IDENTICAL, State.UNTOUCHED, State.VACUOUS, State.BASE})
 """The states of an engine's tensors under its own recipe, where not all of them need have the adapter."""
 
 
+@runtime.calculating()
 def compare(
     plan: Plan,
     base: Weights,
@@ -59,7 +62,7 @@ def compare(
 
     Raises:
         UnsupportedLora: an engine's tensors match nothing of the base.
-        MalformedFile, StorageError: evidence that cannot be read.
+        MalformedFile, StorageError: evidence that cannot be read, or not enough memory.
     """
     entries = {name: base.entry(plan.source(name)) for name in (*base.tensors, *plan.added)}
     shapes = {name: entry.shape for name, entry in entries.items()}
@@ -194,13 +197,15 @@ def _set_digest(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> Digest:
 
 
 def _notes(plan: Plan, engines: Sequence[Engine], pairings: Sequence[Pairing]) -> Iterator[str]:
-    for name in plan.unsupported:
-        yield f"not part of this merge: {name}"
+    for name in plan.unsupported[:_NAMED]:
+        yield f"not part of this merge: {shortened(name, _CHARACTERS)}"
+    if len(plan.unsupported) > _NAMED:
+        yield f"nor are {len(plan.unsupported) - _NAMED} more"
     for engine, pairing in zip(engines, pairings, strict=True):
         if pairing.renamed:
             yield f"{engine.name}: names matched through {pairing.renamed}"
         if pairing.strangers:
-            sample = ", ".join(pairing.strangers[:3])
+            sample = ", ".join(shortened(name, _CHARACTERS) for name in pairing.strangers[:3])
             yield f"{engine.name}: {len(pairing.strangers)} tensors are not of the base's names and shapes: {sample}"
         if engine.stated.get("rounding") == "stochastic":
             yield f"{engine.name} states stochastic rounding: within one ULP is the most that equality can show"

@@ -15,15 +15,18 @@ from registry.core.errors import UnsupportedLora
 from registry.core.model import LoraPair
 from registry.core.patterns import scale_of
 from registry.core.tensor import Tensor
+from registry.served.runtime import calculating
 from registry.served.tally import as_bits, distances
 from registry.served.tensors import load
 
 
+@calculating()
 def differ(first: AdapterContents, second: AdapterContents) -> Difference:
     """Compare two adapters' updates s*B@A.
 
     Raises:
         UnsupportedLora: one of them is more than such updates (DoRA, replaced tensors, ...).
+        StorageError: not enough memory.
     """
     for contents in (first, second):
         _require_plain(contents)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from registry.core.errors import Refused
+from registry.core.errors import Refused, StorageError, shortened
 
+_SAID = 500  # characters of what torch says
 DEVICES = ("cpu", "cuda")
 """torch calls AMD's GPUs `cuda` too."""
 
@@ -38,6 +39,22 @@ def single_threaded() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def calculating() -> Iterator[None]:
+    """Turn what torch and the allocators raise into an error of ours; also a decorator.
+
+    Raises:
+        StorageError: there is not enough memory, or torch failed otherwise; its own first line is told.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise StorageError("not enough memory for this calculation") from error
+    except RuntimeError as error:  # torch has no class of its own for most of what goes wrong in it
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise StorageError("torch could not calculate this", found=shortened(said, _SAID)) from error
 
 
 def workers(count: int) -> ThreadPoolExecutor:

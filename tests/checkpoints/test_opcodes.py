@@ -141,6 +141,52 @@ def test_an_opcode_across_the_end_of_a_frame_is_refused(body: bytes) -> None:
         scan(b"\x80\x04" + body, "file")
 
 
+def long1(value: int) -> bytes:
+    return b"\x8a\x14" + value.to_bytes(20, "little", signed=True)
+
+
+COLLIDING = [long1((2**61 - 1) * number) for number in range(1, 10_002)]
+"""Integers that all have the hash 0."""
+
+
+def dicts_of(keys: list[bytes], each: int) -> bytes:
+    made = (b"}(" + b"N".join(keys[at : at + each]) + b"Nu" for at in range(0, len(keys), each))
+    return b"\x80\x04(" + b"".join(made) + b"l."
+
+
+FLOODS = {
+    "one dict": dicts_of(COLLIDING, 20_000),
+    "many dicts": dicts_of(COLLIDING, 3),
+    "one by one": b"\x80\x04}" + b"".join(key + b"Ns" for key in COLLIDING) + b".",
+    "a set": b"\x80\x04\x8f(" + b"".join(COLLIDING) + b"\x90.",
+    "a frozenset": b"\x80\x04(" + b"".join(COLLIDING) + b"\x91.",
+    "a whole dict": b"\x80\x04(" + b"N".join(COLLIDING) + b"Nd.",
+    "tuples": dicts_of([b"K\x01\x85"] * 10_001, 20_000),
+    "floats": dicts_of([b"G" + struct.pack(">d", number) for number in range(10_001)], 20_000),
+    "negative": dicts_of([b"J" + struct.pack("<i", -number) for number in range(1, 10_002)], 20_000),
+    "large": dicts_of([b"J" + struct.pack("<i", number) for number in range(1 << 20, (1 << 20) + 10_001)], 20_000),
+    "remembered": dicts_of([COLLIDING[0] + b"q\1", *[b"h\1"] * 10_000], 20_000),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_keys_that_could_all_collide_are_counted(name: str) -> None:
+    with pytest.raises(UnsafePickle, match="too many keys"):
+        scan(FLOODS[name], "file")
+
+
+def test_keys_that_collide_are_accepted_while_they_are_few() -> None:
+    scan(dicts_of(COLLIDING[:10_000], 20_000), "file")
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_any_number_of_keys_that_cannot_collide_is_accepted(protocol: int) -> None:
+    scan(
+        pickle.dumps([{str(number): None for number in range(100_000)}, dict.fromkeys(range(100_000))], protocol),
+        "file",
+    )
+
+
 def test_a_large_key_that_is_not_nested_beyond_reason_passes() -> None:
     scan(pickle.dumps({tuple(range(500)): 1}, 2), "file")
 

@@ -54,6 +54,8 @@ def test_what_json_cannot_spell_is_never_written(number: float) -> None:
         (b"[-Infinity]", "-Infinity is not JSON"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a":' * 100_000, "nested too deeply"),
+        (b"[" * 65 + b"]" * 65, "nested too deeply"),
+        (b'{"a":[' * 32 + b"[]" + b"]}" * 32, "nested too deeply"),
         (b'"\xff"', "not UTF-8"),
         (json.dumps("\ud800").encode(), "not UTF-8"),
         (b'{"a": ["x", {"\\udfff": 1}]}', "not UTF-8"),
@@ -66,6 +68,18 @@ def test_what_json_cannot_spell_is_never_written(number: float) -> None:
 def test_anything_but_strict_json_is_refused_with_the_file_and_the_cause(data: bytes, cause: str) -> None:
     with pytest.raises(MalformedFile, match=rf"^the/file: .*{cause}"):
         jsontext.parse(data, "the/file")
+
+
+def test_what_is_nested_as_deeply_as_is_read_can_be_written_and_compared() -> None:
+    text = b'{"a":[' * 31 + b"[[]]" + b"]}" * 31
+    value, other = jsontext.parse(text, "file"), jsontext.parse(text, "file")
+    assert jsontext.parse(jsontext.pretty(value), "file") == other
+
+
+def test_a_key_that_is_repeated_after_many_others_is_found_at_once() -> None:
+    keys = ",".join(f'"{number}":0' for number in range(200_000))  # looking each up in a list would take minutes
+    with pytest.raises(MalformedFile, match="the key '199999' appears twice"):
+        jsontext.parse(f'{{{keys},"199999":0}}'.encode(), "file")
 
 
 def test_a_whole_surrogate_pair_is_text() -> None:

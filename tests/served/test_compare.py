@@ -11,6 +11,7 @@ import torch
 from registry.core.comparison import EngineResult, State, TensorResult, Verdict
 from registry.core.errors import UnsupportedLora
 from registry.served.recipes import RECIPES
+from tests.support.merging import save_adapter
 from tests.support.serving import (
     EMBEDDING,
     FORMULAS,
@@ -448,6 +449,18 @@ def test_tensors_of_no_name_in_the_base_are_counted_in_a_note(bench: Bench, merg
     found = bench.compare(file)
     assert found.verdict is Verdict.IDENTICAL
     assert any("1 tensors" in note and "visual.patch.weight" in note for note in found.notes)
+
+
+def test_notes_stay_short_whatever_the_names_and_however_many(bench: Bench, merged) -> None:
+    long = "x" * 100_000
+    file = save_state(bench.root / "served.safetensors", {**merged, long: torch.ones(2, 2)})
+    stranger = {f"base_model.model.{number}.{long}.bias": torch.ones(1) for number in range(60)}
+    save_adapter(bench.root / "adapter", {f"base_model.model.{k}": v for k, v in bench.factors.items()} | stranger)
+    found = bench.compare(file)
+    assert len(found.notes) < 60
+    assert max(map(len, found.notes)) < 500
+    assert "nor are 10 more" in found.notes
+    assert any(note.startswith("served: 1 tensors are not of the base's") and "xxx" in note for note in found.notes)
 
 
 def test_an_engine_of_quite_another_model_is_refused_by_name(bench: Bench) -> None:

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-import registry.index  # noqa: F401  slow to import, as what follows
+import registry.cli.app  # slow to import, as what follows
+import registry.index  # noqa: F401
 from registry.cli import main
 from registry.index import migrate  # noqa: F401
 
