@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from registry.core import jsontext
 from registry.core.dtypes import FILE_ORDER
-from registry.core.model import Lora
+from registry.core.model import PEFT_PREFIX, Lora
 from registry.core.tensor import Tensor
 
-PREFIX = "base_model.model."
 _ALIGNMENT = 8
 _LENGTH_BYTES = 8
 
@@ -41,7 +40,7 @@ class Weights:
 def encode(lora: Lora) -> Weights:
     """Lay out `lora` as `base_model.model.<module>.lora_A.weight` and `.lora_B.weight`, bits unchanged."""
     named = [
-        (f"{PREFIX}{pair.module}.lora_{factor}.weight", tensor)
+        (f"{PEFT_PREFIX}{pair.module}.lora_{factor}.weight", tensor)
         for pair in lora.pairs
         for factor, tensor in (("A", pair.a), ("B", pair.b))
     ]

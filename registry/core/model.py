@@ -15,6 +15,8 @@ CONFIG = "adapter_config.json"
 MANIFEST = "export-manifest.json"
 ADAPTER_FILES = (WEIGHTS, CONFIG, MANIFEST)
 """The files of an adapter directory, in the order in which they are written."""
+PEFT_PREFIX = "base_model.model."
+"""What peft puts before the name of every module."""
 _BEYOND_INT64 = 2**63
 
 

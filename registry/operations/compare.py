@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from registry.adapter.decode import decode
+from registry.adapter.stored import read_adapter
 from registry.core import jsontext, records
 from registry.core.comparison import Comparison, EngineResult
 from registry.core.digest import Digest
@@ -78,7 +78,7 @@ def compare(
     exports = seal.verify(store, digest).exports
     config = seal.read(store, digest, CONFIG)
     with seal.opened(store, digest, WEIGHTS) as file, open_weights(base) as weights, open_engines(paths) as engines:
-        contents = decode(file, config)
+        contents = read_adapter(file, config)
         comparison = served.compare(
             plan(contents, weights),
             weights,
