@@ -56,13 +56,15 @@ class Registry:
         alias: str | None = None,
         **options: Unpack[ReadOptions],
     ) -> Added:
-        """Add the adapter in a checkpoint (its directory, or the tensor file in it). Doing it again changes nothing.
+        """Add the adapter in a checkpoint, or a PEFT adapter (its directory, or the tensor file in it). Doing it again
+        changes nothing, and the bytes of a PEFT adapter are kept.
 
         Where `base` is a path to the base's weights, the adapter is compared with `served`, or with what the run
         directory itself keeps of what its engines were served for this iteration. The adapter is added in any case.
         Then `alias` is moved to it.
 
         Raises:
+            ConfigConflict: it is stored with a config that means another function.
             NotFound, Refused, IntegrityError, StorageError.
         """
         from registry.checkpoints import read_checkpoint  # noqa: PLC0415  what only writers need, readers do not load
@@ -75,6 +77,11 @@ class Registry:
         if alias is not None:
             refs.alias_name(alias)
         read = read_checkpoint(os.fspath(checkpoint), **options)
+        unread: RegistryError | None = None
+        if weights is not None:
+            from registry.operations.fit import fitted  # noqa: PLC0415
+
+            read, unread = fitted(read, weights)
         index = self._opened.mended_or_not()
         result, exports = add(self._store, read, now())
         if index is not None:
@@ -83,7 +90,7 @@ class Registry:
             self.set_alias(alias, str(result.digest))
         evidence = served or ((read.served,) if read.served else ())
         if weights is None or not evidence:
-            return result
+            return replace(result, comparison_error=unread)
         try:
             return replace(result, comparison=self.compare(str(result.digest), weights, evidence).comparison)
         except RegistryError as error:  # the adapter is there, and its digest is due to the caller

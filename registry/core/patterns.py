@@ -14,6 +14,8 @@ ALL_LINEAR = "all-linear"
 _QUANTIFIED_GROUP = re.compile(r"\)[*+?{]")
 _UNLIMITED = re.compile(r"[*+]|\{\d*,\}")
 _MOST_UNLIMITED = 2
+_MOST_IN_TARGETS = 8  # people write long ones, and match them against names of a few dozen characters
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
 
 
 def matching(module: str, pattern: tuple[tuple[str, T], ...]) -> list[T]:
@@ -38,6 +40,17 @@ def is_usable(key: str) -> bool:
         return False
     try:
         re.compile(ends_with(key))
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
+
+
+def is_usable_target(pattern: str) -> bool:
+    """Whether `target_modules`, where it is a regular expression, is one, and cannot take exponential time to match."""
+    if _REPEATED_GROUP.search(pattern) or len(_UNLIMITED.findall(pattern)) > _MOST_IN_TARGETS:
+        return False
+    try:
+        re.compile(pattern)
     except (re.error, RecursionError, OverflowError):
         return False
     return True

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from registry.core import jsontext
 from registry.core.errors import MalformedFile, MissingAlpha, UnsupportedLora, shown
 from registry.core.model import CONFIG, LoraSettings, number
-from registry.core.patterns import is_usable
+from registry.core.patterns import is_usable, is_usable_target
 
 T = TypeVar("T")
 # fmt: off
@@ -29,6 +29,7 @@ _INDIFFERENT = frozenset(  # to the merged function: training, provenance, how a
     }
 )
 # fmt: on
+_QUANTISED = re.compile(r"-(?:bnb-)?[48]bit", re.IGNORECASE)
 _RESIDUAL = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
 _TYPES: dict[str, tuple[type, ...]] = {
     "bias": (str,),
@@ -40,30 +41,32 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def read_config(data: bytes) -> dict[str, Any]:
-    """The config as a mapping, its strings and lists checked to be such.
+def read_config(data: bytes, path: str = CONFIG) -> dict[str, Any]:
+    """The config as a mapping, its strings and lists checked to be such; `path` is for messages.
 
     Raises:
         MalformedFile: not a JSON object, or a value of the wrong kind.
         UnsupportedLora: not of a LoRA.
     """
-    config = jsontext.parse(data, CONFIG)
+    config = jsontext.parse(data, path)
     if not isinstance(config, dict):
-        raise MalformedFile("not a JSON object", path=CONFIG, found=type(config).__name__)
+        raise MalformedFile("not a JSON object", path=path, found=type(config).__name__)
     if config.get("peft_type") != "LORA":
-        raise UnsupportedLora("not a LoRA", path=CONFIG, key="peft_type", found=shown(config.get("peft_type")))
+        raise UnsupportedLora("not a LoRA", path=path, key="peft_type", found=shown(config.get("peft_type")))
     for key, kinds in _TYPES.items():
         value = config.get(key)
         listed = value if isinstance(value, list) else ()
         if (value is not None and not isinstance(value, kinds)) or not all(isinstance(each, str) for each in listed):
-            raise MalformedFile("not a usable value", path=CONFIG, key=key, found=shown(value))
+            raise MalformedFile("not a usable value", path=path, key=key, found=shown(value))
     for key in ("target_modules", "exclude_modules"):
-        if isinstance(config.get(key), str) and not _compiles(config[key]):
-            raise MalformedFile("not a regular expression", path=CONFIG, key=key, found=shown(config[key]))
+        if isinstance(config.get(key), str) and not is_usable_target(config[key]):
+            raise MalformedFile(
+                "not a regular expression that is safe to use", path=path, key=key, found=shown(config[key])
+            )
     return config
 
 
-def read_settings(config: Mapping[str, Any]) -> LoraSettings:
+def read_settings(config: Mapping[str, Any], path: str = CONFIG) -> LoraSettings:
     """The settings, with patterns in the config's own order, which counts.
 
     Raises:
@@ -71,14 +74,14 @@ def read_settings(config: Mapping[str, Any]) -> LoraSettings:
         UnsupportedLora: r is not stated, or a value is not usable (alpha 0 among them).
     """
     if config.get("lora_alpha") is None:
-        raise MissingAlpha("lora_alpha is not stated", path=CONFIG, hint="Without it nothing says how strong this is")
+        raise MissingAlpha("lora_alpha is not stated", path=path, hint="Without it nothing says how strong this is")
     return LoraSettings(
-        r=_value(config, "r", _rank),
-        alpha=_value(config, "lora_alpha", _alpha),
-        use_rslora=_value(config, "use_rslora", _flag),
-        rank_pattern=_pattern(config, "rank_pattern", _rank),
-        alpha_pattern=_pattern(config, "alpha_pattern", _alpha),
-        fan_in_fan_out=_value(config, "fan_in_fan_out", _flag),
+        r=_value(config, "r", _rank, path),
+        alpha=_value(config, "lora_alpha", _alpha, path),
+        use_rslora=_value(config, "use_rslora", _flag, path),
+        rank_pattern=_pattern(config, "rank_pattern", _rank, path),
+        alpha_pattern=_pattern(config, "alpha_pattern", _alpha, path),
+        fan_in_fan_out=_value(config, "fan_in_fan_out", _flag, path),
     )
 
 
@@ -87,29 +90,63 @@ def unsupported_settings(config: Mapping[str, Any]) -> list[str]:
 
     A setting that this version has never heard of counts as one.
     """
-    found = [
-        f"{key}: {shown(value)}"
-        for key, value in sorted(config.items())
-        if value and key not in _FOLLOWED and key not in _INDIFFERENT
-    ]
-    start = config.get("init_lora_weights")
-    if isinstance(start, str) and start.lower().startswith(_RESIDUAL):
-        found.append(f"init_lora_weights: {start} (relative to a changed base)")
+    found = [f"{key}: {shown(value)}" for key, value in sorted(_beyond(config).items())]
+    if is_residual(config):
+        found.append(f"init_lora_weights: {config['init_lora_weights']} (relative to a changed base)")
     return found
 
 
-def _value(config: Mapping[str, Any], key: str, convert: Callable[[Any], T | None]) -> T:
+def is_residual(config: Mapping[str, Any]) -> bool:
+    """Whether the adapter is relative to what its initialisation left of the base, and not to the base."""
+    start = config.get("init_lora_weights")
+    return isinstance(start, str) and start.lower().startswith(_RESIDUAL)
+
+
+def is_quantised(base: str) -> bool:
+    """Whether a base's name says that its weights are quantised, as in `...-bnb-4bit`."""
+    return _QUANTISED.search(base) is not None
+
+
+def function(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides, beside the tensors, which function this is: under peft's names, defaults left out.
+
+    For a plain LoRA it is what `LoraSettings.function` says. Which modules are targeted is not in it: the tensors say.
+    """
+    found = read_settings(config).function() | _beyond(config)
+    found |= {
+        key: config[key] for key in ("use_dora", "lora_bias", "modules_to_save", "target_parameters") if config.get(key)
+    }
+    if config.get("bias", "none") != "none":
+        found["bias"] = config["bias"]
+    if is_residual(config):
+        found["init_lora_weights"] = config["init_lora_weights"]
+    return found
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that could change the function and that two configs state differently, as each states them."""
+    keys = sorted(key for key in {*one, *other} - _INDIFFERENT if one.get(key) != other.get(key))
+    return {key: one.get(key) for key in keys}, {key: other.get(key) for key in keys}
+
+
+def _beyond(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if value and key not in _FOLLOWED and key not in _INDIFFERENT}
+
+
+def _value(config: Mapping[str, Any], key: str, convert: Callable[[Any], T | None], path: str) -> T:
     converted = convert(config.get(key))
     if converted is None:
-        raise UnsupportedLora("not a usable value", path=CONFIG, key=key, found=shown(config.get(key)))
+        raise UnsupportedLora("not a usable value", path=path, key=key, found=shown(config.get(key)))
     return converted
 
 
-def _pattern(config: Mapping[str, Any], key: str, convert: Callable[[Any], T | None]) -> tuple[tuple[str, T], ...]:
+def _pattern(
+    config: Mapping[str, Any], key: str, convert: Callable[[Any], T | None], path: str
+) -> tuple[tuple[str, T], ...]:
     stated = config.get(key) or {}
     if not isinstance(stated, dict) or not all(is_usable(name) for name in stated):
-        raise UnsupportedLora("not a map from patterns to numbers", path=CONFIG, key=key, found=shown(stated))
-    return tuple((name, _value(stated, name, convert)) for name in stated)
+        raise UnsupportedLora("not a map from patterns to numbers", path=path, key=key, found=shown(stated))
+    return tuple((name, _value(stated, name, convert, path)) for name in stated)
 
 
 def _rank(value: Any) -> int | None:
@@ -123,11 +160,3 @@ def _alpha(value: Any) -> int | float | None:
 
 def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else False if value is None else None
-
-
-def _compiles(pattern: str) -> bool:
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError):
-        return False
-    return True

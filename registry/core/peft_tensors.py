@@ -14,7 +14,7 @@ from typing import Any
 from registry.core.contents import AdapterContents
 from registry.core.dtypes import LORA_DTYPES
 from registry.core.errors import MalformedFile, UnsupportedLora
-from registry.core.model import PEFT_PREFIX, Lora, LoraPair, LoraSettings
+from registry.core.model import CONFIG, PEFT_PREFIX, Lora, LoraPair, LoraSettings
 from registry.core.patterns import rank_of, selects
 from registry.core.peft_config import read_config, read_settings, unsupported_settings
 from registry.core.tensor import Tensor
@@ -42,13 +42,14 @@ class _Sorted:
         return self.parts.setdefault(name, {})
 
 
-def decode(tensors: Mapping[str, Tensor], config: bytes, path: str) -> AdapterContents:
+def decode(tensors: Mapping[str, Tensor], config: bytes, path: str, config_path: str = CONFIG) -> AdapterContents:
     """Understand an adapter.
 
     Args:
         tensors: all of them by the key that they are stored under.
         config: the text of adapter_config.json.
         path: the file of the tensors, for messages.
+        config_path: the file of the config, for messages.
 
     Raises:
         MalformedFile: one of the two is damaged, or two keys mean one tensor.
@@ -56,8 +57,8 @@ def decode(tensors: Mapping[str, Tensor], config: bytes, path: str) -> AdapterCo
         UnsupportedLora: factors without their other half or of a rank that the config does not state, DoRA in the
             config or in the tensors only, no LoRA at all.
     """
-    stated = read_config(config)
-    settings = read_settings(stated)
+    stated = read_config(config, config_path)
+    settings = read_settings(stated, config_path)
     found = _sort(tensors, stated, path)
     packed = _packed(stated, found)
     pairs = tuple(_pairs(found, "lora_A", "lora_B", settings, path, packed))
@@ -66,6 +67,7 @@ def decode(tensors: Mapping[str, Tensor], config: bytes, path: str) -> AdapterCo
         raise UnsupportedLora("no LoRA tensors", path=path, found=f"{len(found.unknown)} other keys")
     magnitudes = found.part("lora_magnitude_vector")
     _require_magnitudes(stated.get("use_dora") is True, magnitudes, (*pairs, *embeddings), path)
+    _require_lora_bias(stated.get("lora_bias") is True, found.part("lora_B.bias"), path)
     beside = [f"tensor {key}" for key in found.unknown if _TOKENS in key]
     return AdapterContents(
         lora=Lora(settings, pairs),
@@ -75,6 +77,13 @@ def decode(tensors: Mapping[str, Tensor], config: bytes, path: str) -> AdapterCo
         lora_biases=found.part("lora_B.bias"),
         replaced=found.replaced,
         biases=found.biases,
+        packed={
+            f"{module}.{part}": tensor
+            for part in ("lora_A", "lora_B")
+            for module, tensor in found.part(part).items()
+            if module in packed
+        },
+        rest={key.removeprefix(PEFT_PREFIX): tensors[key] for key in found.unknown},
         unknown=tuple(key for key in found.unknown if _TOKENS not in key),
         unsupported=(
             *unsupported_settings(stated),
@@ -186,15 +195,23 @@ def _require_magnitudes(use_dora: bool, magnitudes: Mapping[str, Tensor], pairs:
             )
 
 
+def _require_lora_bias(lora_bias: bool, biases: Mapping[str, Tensor], path: str) -> None:
+    if biases and not lora_bias:
+        raise UnsupportedLora(
+            "biases of lora_B, but the config says lora_bias: false", path=path, key=next(iter(biases))
+        )
+
+
 def _unselected(pairs: Iterable[LoraPair], config: Mapping[str, Any]) -> list[str]:
     """Modules that have tensors and that peft, going by the config, would leave alone without a word."""
     targets, excluded = config.get("target_modules"), config.get("exclude_modules") or ()
     if targets is None:
         return []
     tied = _EMBEDDINGS if config.get("ensure_weight_tying") else frozenset()  # selecting one selects the other too
+    exact = frozenset(targets if isinstance(targets, list) else ())  # the usual case, and a list can be long
     return [
         pair.module
         for pair in pairs
-        if (not selects(targets, pair.module) or selects(excluded, pair.module))
+        if (not (pair.module in exact or selects(targets, pair.module)) or selects(excluded, pair.module))
         and pair.module.rpartition(".")[2] not in tied
     ]

@@ -13,6 +13,7 @@ from registry.core.comparison import Comparison, EngineResult
 from registry.core.digest import Digest
 from registry.core.errors import Refused
 from registry.core.model import CONFIG, WEIGHTS
+from registry.core.peft_config import is_quantised
 from registry.core.records import Record
 from registry.core.tensor import is_zero
 from registry.core.version import VERSION
@@ -102,6 +103,9 @@ def compare(
 
 def _doubts(engines: Sequence[Engine], exports: Sequence[Record], dtypes: Collection[str]) -> Iterator[str]:
     """What an engine says of itself that does not fit this adapter or this base."""
+    bases = {record.predicate["base"].get(key) for record in exports for key in ("trained_on", "name")}
+    for base in sorted(base for base in bases if isinstance(base, str) and is_quantised(base)):
+        yield f"approximate: the adapter was trained on the quantised {base}, and this base is not that"
     iterations = {record.predicate["run"]["iteration"] for record in exports} - {None}
     for engine in engines:
         iteration, dtype = engine.stated.get("iteration"), engine.stated.get("dtype")
