@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from registry.checkpoints.wrappers import ANYWHERE, without_outermost, without_wrappers
-from registry.core.errors import MalformedFile, UnsupportedLora
+from registry.core.errors import MalformedFile, UnsupportedLora, shown
 from registry.core.model import PEFT_PREFIX
 
 _ROOTS = frozenset({"module", "model", "model_state", "model_state_dict", "state_dict", "policy", "actor"})
@@ -86,7 +86,7 @@ def renamed_config(config: dict[str, Any]) -> dict[str, Any]:
 
 def _require_name(key: str, path: str) -> None:
     if not key.isprintable() or len(key) > _LONGEST or any(not part or part.isspace() for part in key.split(".")):
-        raise UnsupportedLora("not the name of a tensor", path=path, key=ascii(key[:_LONGEST]))
+        raise UnsupportedLora("not the name of a tensor", path=path, key=shown(key))
 
 
 def _renamed(key: str, path: str) -> tuple[str, set[str], bool]:
