@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shelf
+from tests.support.merging import factors
 from tests.support.runs import contents, lora_state, write_checkpoint
+from tests.support.taking import Q, pickled, plain
 
 REPORTING = """
 import atexit, json, os, sys
@@ -37,14 +39,32 @@ def loaded(shelf: Shelf, arguments: list[str | Path], report: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["add", "add again", "export", "get", "path", "show", "list", "path of a run", "alias", "reindex"]
+    "command",
+    [
+        "add",
+        "add again",
+        "add peft",
+        "add pickled peft",
+        "export",
+        "export peft",
+        "get",
+        "path",
+        "show",
+        "list",
+        "path of a run",
+        "alias",
+        "reindex",
+    ],
 )
 def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: Path) -> None:
     new = write_checkpoint(tmp_path / "new", contents(lora_state(seed=9)))
     arguments: dict[str, list[str | Path]] = {
         "add": ["add", new, "--home", tmp_path / "home"],
         "add again": ["add", shelf.checkpoint],
+        "add peft": ["add", plain(tmp_path / "peft")],
+        "add pickled peft": ["add", pickled(tmp_path / "pickled", factors(Q))],
         "export": ["export", new, "--out", tmp_path / "out"],
+        "export peft": ["export", plain(tmp_path / "peft"), "--out", tmp_path / "out"],
         "get": ["get", shelf.hex[:6], "--to", tmp_path / "out"],
         "path": ["path", shelf.hex],
         "show": ["show", shelf.hex],
@@ -55,7 +75,7 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
     }
     modules = loaded(shelf, arguments[command], tmp_path / "modules.json")
     assert not modules & NEVER
-    if command in ("get", "path", "export"):
+    if command in ("get", "path", "export", "export peft"):
         assert not modules & (DATABASE | {"rich", "registry.index"})
     else:
         assert "sqlalchemy" in modules, "or this test could not see it"
