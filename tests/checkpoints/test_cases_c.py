@@ -210,31 +210,34 @@ def test_lorax_106_conv1d_weights_are_transposed_as_peft_does(
     assert differing(tensors(tmp_path / "merged"), tensors(peft_merge(tmp_path / "peft", base, source))) == {}
 
 
+MODELS = {"llama": llama, "llama with biases": lambda: llama(attention_bias=True), "gpt2": gpt2}
+
+
 @pytest.mark.parametrize(
-    ("settings", "config"),
+    ("settings", "model"),
     [
-        ({"target_modules": ["q_proj", "v_proj"]}, llama),
-        ({"target_modules": "all-linear", "use_rslora": True}, llama),
-        ({"target_modules": r".*\.(q|v)_proj"}, llama),
-        ({"target_modules": ["q_proj"], "use_dora": True}, llama),
-        ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "norm"]}, llama),
-        ({"target_modules": ["q_proj"], "bias": "all"}, lambda: llama(attention_bias=True)),
-        ({"target_modules": ["q_proj"], "bias": "lora_only"}, lambda: llama(attention_bias=True)),
-        ({"target_modules": ["q_proj"], "lora_bias": True}, lambda: llama(attention_bias=True)),
+        ({"target_modules": ["q_proj", "v_proj"]}, "llama"),
+        ({"target_modules": "all-linear", "use_rslora": True}, "llama"),
+        ({"target_modules": r".*\.(q|v)_proj"}, "llama"),
+        ({"target_modules": ["q_proj"], "use_dora": True}, "llama"),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "norm"]}, "llama"),
+        ({"target_modules": ["q_proj"], "bias": "all"}, "llama with biases"),
+        ({"target_modules": ["q_proj"], "bias": "lora_only"}, "llama with biases"),
+        ({"target_modules": ["q_proj"], "lora_bias": True}, "llama with biases"),
         (
             {"target_modules": ["q_proj", "v_proj"], "rank_pattern": {"v_proj": 2}, "alpha_pattern": {"q_proj": 3}},
-            llama,
+            "llama",
         ),
-        ({"target_modules": ["q_proj", "embed_tokens", "lm_head"]}, llama),
-        ({"target_modules": ["q_proj"], "trainable_token_indices": [3, 5]}, llama),
-        ({"target_modules": ["c_attn", "c_proj"]}, gpt2),
+        ({"target_modules": ["q_proj", "embed_tokens", "lm_head"]}, "llama"),
+        ({"target_modules": ["q_proj"], "trainable_token_indices": [3, 5]}, "llama"),
+        ({"target_modules": ["c_attn", "c_proj"]}, "gpt2"),
     ],
     ids=str,
 )
 def test_what_peft_saved_goes_in_and_out_byte_for_byte_and_peft_says_the_same_with_it(
-    settings: dict[str, Any], config: Any, home: Path, tmp_path: Path
+    settings: dict[str, Any], model: str, home: Path, tmp_path: Path
 ) -> None:
-    base = make_base(tmp_path / "base", config(), dtype=torch.float32)
+    base = make_base(tmp_path / "base", MODELS[model](), dtype=torch.float32)
     source = make_adapter(tmp_path / "a", base, **settings)
     added = kept(home, source)
     Registry(home).get(added.digest.hex, tmp_path / "got")
