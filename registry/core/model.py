@@ -105,11 +105,11 @@ class Provenance:
     iteration: int | None = None
     base: str | None = None
     base_revision: str | None = None
-    trained_on: str | None = None
     warm_start: Digest | None = None
     resumed_from: Digest | None = None
     stochastic_rounding: bool | None = None
     config: Digest | None = None
+    trained_on: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
