@@ -64,7 +64,8 @@ class Registry:
         parent: str | None = None,
         **options: Unpack[ReadOptions],
     ) -> Added:
-        """Add the adapter in a checkpoint (its directory, or the tensor file in it). Doing it again changes nothing.
+        """Add the adapter in a checkpoint, or a PEFT adapter (its directory, or the tensor file in it). Doing it again
+        changes nothing, and the bytes of a PEFT adapter are kept.
 
         Where `base` is a path to the base's weights, the adapter is compared with `served`, or with what the run
         directory itself keeps of what its engines were served for this iteration. The adapter is added in any case.
@@ -72,6 +73,7 @@ class Registry:
         does not say so; refused where it says otherwise.
 
         Raises:
+            ConfigConflict: it is stored with a config that means another function.
             NotFound, Refused, IntegrityError, StorageError; InvalidReference, Ambiguous: of `parent`.
             Conflict: what the run started from descends from this adapter.
         """
@@ -88,6 +90,11 @@ class Registry:
             refs.alias_name(alias)
         start = None if parent is None else parent_of(self._store, self.resolve(parent))
         read = read_checkpoint(os.fspath(checkpoint), parent=start, **options)
+        unread: RegistryError | None = None
+        if weights is not None:
+            from registry.operations.fit import fitted  # noqa: PLC0415
+
+            read, unread = fitted(read, weights)
         new = prepare(read)
         index = self._opened.mended_or_not()
         if index is not None:
@@ -99,7 +106,7 @@ class Registry:
             self.set_alias(alias, str(result.digest))
         evidence = served or ((read.served,) if read.served else ())
         if weights is None or not evidence:
-            return result
+            return replace(result, comparison_error=unread)
         try:
             return replace(result, comparison=self.compare(str(result.digest), weights, evidence).comparison)
         except RegistryError as error:  # the adapter is there, and its digest is due to the caller

@@ -7,6 +7,7 @@ from typing import Any
 from registry.core import jsontext
 from registry.core.digest import Digest
 from registry.core.model import CONFIG, WEIGHTS, Checkpoint
+from registry.core.peft_config import function
 
 FORMAT = 1
 
@@ -31,7 +32,7 @@ def export_manifest(
         exported_at: UTC, ISO 8601.
     """
     origin = checkpoint.provenance
-    listed = checkpoint.manifest
+    listed, peft = checkpoint.manifest, checkpoint.peft
     return {
         "format": FORMAT,
         "pass": True,
@@ -46,11 +47,12 @@ def export_manifest(
             WEIGHTS: {"sha256": weights[0].hex, "bytes": weights[1]},
             CONFIG: {"sha256": config[0].hex, "bytes": config[1]},
             "tensor_digest": tensors.hex,
-            "modules": len(checkpoint.lora.pairs),
+            "modules": checkpoint.modules,
             "zero_lora_b": checkpoint.zero_b,
             "nonfinite": checkpoint.nonfinite,
         },
-        "lora": checkpoint.lora.settings.function(),
+        "derived": _derived(checkpoint),
+        "lora": checkpoint.lora.settings.function() if peft is None else function(peft.contents.config),
         "alpha_source": checkpoint.alpha_source,
         "run": {
             "id": origin.run,
@@ -61,13 +63,20 @@ def export_manifest(
             "resumed_from": _hex(origin.resumed_from),
             "stochastic_rounding": origin.stochastic_rounding,
         },
-        "base": {"name": origin.base, "revision": origin.base_revision},
+        "base": {"name": origin.base, "revision": origin.base_revision, "trained_on": origin.trained_on},
         "stripped_prefixes": list(checkpoint.stripped),
         "same_tensor": [list(pair) for pair in checkpoint.aliases],
         "warnings": list(checkpoint.warnings),
         "versions": versions,
         "exported_at": exported_at,
     }
+
+
+def _derived(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    """What was changed in an adapter that was one already; null where its bytes were kept, or where there was none."""
+    if checkpoint.peft is None or not checkpoint.peft.changes:
+        return None
+    return {"from": checkpoint.digest.hex, "changes": list(checkpoint.peft.changes)}
 
 
 def same_export(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -79,7 +88,9 @@ def _lasting(manifest: dict[str, Any]) -> dict[str, Any]:
     volatile = {"exported_at", "versions", "warnings", "checkpoint"}
     facts = {key: value for key, value in manifest.items() if key not in volatile}
     run = {key: value for key, value in manifest["run"].items() if key not in ("config_sha256", "warm_start_source")}
-    return facts | {"checkpoint": manifest["checkpoint"]["sha256"], "run": run}
+    # What earlier versions did not write says nothing else than null.
+    later = {"derived": manifest.get("derived"), "base": {"trained_on": None, **manifest["base"]}}
+    return facts | later | {"checkpoint": manifest["checkpoint"]["sha256"], "run": run}
 
 
 def _hex(digest: Digest | None) -> str | None:

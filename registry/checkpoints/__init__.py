@@ -1,8 +1,8 @@
 """Readers of checkpoints. Each turns files into the core's values, without torch and without running pickled code.
 
-Knows nothing of adapters' formats, of the store or the index.
+Knows nothing of how adapters are laid out, of the store or the index.
 """
 
-from registry.checkpoints.aorlta import read_checkpoint, tensor_file
+from registry.checkpoints.readers import read_checkpoint, tensor_file
 
 __all__ = ["read_checkpoint", "tensor_file"]

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Unpack
 
-from registry.checkpoints import facts
+from registry.checkpoints import checks, facts
 from registry.checkpoints.lora_keys import FoundLora, find_lora
-from registry.checkpoints.manifests import find_entry
+from registry.checkpoints.manifests import find_entry, require_listed
 from registry.checkpoints.torchfile import open_torch_file
-from registry.core.errors import ManifestMismatch, NotFound, Refused, UnsupportedLora, shown
+from registry.core.errors import Refused, shown
 from registry.core.model import Checkpoint, Lora, LoraPair, ManifestEntry, Parent, Provenance, ReadOptions
-from registry.core.patterns import matching
-from registry.core.tensor import count_nonfinite, is_zero
-from registry.disk import holds_safetensors, translated
+from registry.core.tensor import Tensor, is_zero
 
-READER = "aorlta"
-TENSOR_FILE = "trainer.pt"
+NAME = "aorlta"
+LOOKS_FOR = TENSOR_FILE = "trainer.pt"
+CHECKPOINTS = "ckpt"
+"""The directory of a run that holds its checkpoints."""
 
 
-def read_checkpoint(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptions]) -> Checkpoint:
+def detects(path: str) -> bool:
+    """Whether this is such a checkpoint's directory or tensor file."""
+    return os.path.lexists(os.path.join(path, TENSOR_FILE)) or os.path.basename(path) == TENSOR_FILE
+
+
+def tensor_file(path: str) -> str:
+    """The file with the tensors of such a checkpoint, given as its directory or as that file."""
+    return os.path.join(path, TENSOR_FILE) if os.path.isdir(path) else path
+
+
+def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptions]) -> Checkpoint:
     """Read a checkpoint, given as its directory or its tensor file, opening that file once and reading it once.
 
     `parent` is what the run started from, where its config does not state it; refused where that contradicts it.
@@ -47,18 +56,15 @@ def read_checkpoint(path: str, *, parent: Parent | None = None, **options: Unpac
         report = options.get("progress")
         progress = None if report is None else lambda count: report(count, size)
         digest, tensors = opened.read([ref for pair in found.pairs for ref in (pair.a, pair.b)], progress)
-    if manifest is not None and manifest.expected != digest:
-        raise ManifestMismatch(
-            f"differs from what {manifest.name} lists", path=file, found=digest, expected=manifest.expected
-        )
+    require_listed(manifest, file, digest)
     lora = Lora(settings, tuple(LoraPair(pair.module, tensors[pair.a], tensors[pair.b]) for pair in found.pairs))
-    nonfinite = _nonfinite(lora, file, allowed=options.get("allow_nonfinite", False))
+    nonfinite = checks.nonfinite(_factors(lora), file, allowed=options.get("allow_nonfinite", False))
     zero_b = sum(is_zero(pair.b.contiguous()) for pair in lora.pairs)
     return Checkpoint(
         path=file,
         digest=digest,
         size=size,
-        reader=READER,
+        reader=NAME,
         manifest=manifest,
         lora=lora,
         alpha_source=alpha_source,
@@ -75,50 +81,17 @@ def read_checkpoint(path: str, *, parent: Parent | None = None, **options: Unpac
     )
 
 
-def tensor_file(path: str) -> str:
-    """The file with the tensors of a checkpoint, given as its directory or as that file.
-
-    Raises:
-        NotFound: the directory holds none.
-    """
-    absolute = os.path.abspath(path)
-    if not os.path.isdir(absolute):
-        return absolute
-    file = os.path.join(absolute, TENSOR_FILE)
-    with translated(file), suppress(FileNotFoundError):
-        os.lstat(file)
-        return file
-    inside = os.path.join(absolute, "ckpt")
-    hint = f"It looks like a run: name one of the checkpoints in {inside}" if os.path.isdir(inside) else None
-    raise NotFound(f"the directory holds no {TENSOR_FILE}", path=absolute, hint=hint)
-
-
 def _provenance(
     config: facts.RunConfig, iteration: int | None, directory: str, options: ReadOptions, parent: Parent | None
 ) -> Provenance:
-    run, base = options.get("run"), options.get("base")
-    renamed = base is not None and not holds_safetensors(base)
-    for name in (run, base):
-        if name is not None and not name.isprintable():
-            raise Refused("not a printable name", found=shown(name))
+    run, base, renamed = checks.stated_names(options)
     model = facts.mapping(config.data.get("model"))
     stated = facts.text(config.data.get("run_id"))
     if run is not None and stated is not None and run != stated:
         raise Refused(
             "the run's config states another name", path=config.path, key="run_id", found=stated, expected=run
         )
-    start = facts.digest(model.get("adapter"))
-    if parent is not None and start not in (None, parent.digest, parent.tensors):
-        raise Refused(
-            "the run's config states another start",
-            path=config.path,
-            key="model.adapter",
-            found=start,
-            expected=parent.digest,
-        )
-    source = None if start is None else "config"
-    if parent is not None and start != parent.digest:
-        start, source = parent.digest, "option"
+    start, source = checks.agreed_start(facts.digest(model.get("adapter")), parent, config.path, "model.adapter")
     rounding = facts.mapping(config.data.get("sync")).get("stochastic_rounding")
     return Provenance(
         run=stated or run,
@@ -133,23 +106,10 @@ def _provenance(
     )
 
 
-def _nonfinite(lora: Lora, path: str, *, allowed: bool) -> int:
-    counts = {
-        f"{pair.module}.lora_{name}": count
-        for pair in lora.pairs
-        for name, tensor in (("A", pair.a), ("B", pair.b))
-        if (count := count_nonfinite(tensor.contiguous(), tensor.dtype))
-    }
-    if counts and not allowed:
-        key, count = next(iter(counts.items()))
-        raise UnsupportedLora(
-            f"{sum(counts.values())} elements in {len(counts)} tensors are infinite or NaN",
-            path=path,
-            key=key,
-            found=f"{count} in this one",
-            hint="The training run has probably diverged; --allow-nonfinite exports it all the same",
-        )
-    return sum(counts.values())
+def _factors(lora: Lora) -> Iterator[tuple[str, Tensor]]:
+    for pair in lora.pairs:
+        yield f"{pair.module}.lora_A", pair.a
+        yield f"{pair.module}.lora_B", pair.b
 
 
 def _unread(stated: Mapping[str, Any], config: facts.RunConfig) -> Iterator[str]:
@@ -181,12 +141,9 @@ def _warnings(
         yield f"{nonfinite} elements are infinite or NaN"
     if found.beside:
         yield f"{found.beside} other tensors in {'.'.join(found.where) or 'the checkpoint'} are not part of the adapter"
-    for name, pattern in (("rank_pattern", lora.settings.rank_pattern), ("alpha_pattern", lora.settings.alpha_pattern)):
-        for key, _ in pattern:
-            if not any(matching(pair.module, ((key, None),)) for pair in lora.pairs):
-                yield f"{name} {key!r} matches no module"
+    yield from checks.unmatched_patterns(lora.settings, (pair.module for pair in lora.pairs))
     named = facts.directory_iteration(directory)
     if named is not None and named != provenance.iteration:
         yield f"the directory says iteration {named}, the checkpoint {provenance.iteration}"
     if provenance.run is None:
-        yield "the run is not known: give it with --run"
+        yield checks.UNKNOWN_RUN

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from registry.checkpoints.pickled import Inert, TensorRef
+from registry.checkpoints.wrappers import unwrapped
 from registry.core.dtypes import LORA_DTYPES
 from registry.core.errors import UnsupportedLora
 
@@ -16,9 +17,6 @@ DOCUMENTED = ("lora", "state")
 """Where aorta's trainer keeps the factors."""
 
 _FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<factor>[ABab])(?:\.default)?(?:\.weight)?")
-_ANYWHERE = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-_OUTERMOST = "module"
-_PEFT_ROOT = "base_model.model."
 _NOT_WEIGHTS = frozenset({"optimizer", "optim", "optimizer_state", "optimizer_states", "grad", "grads", "gradients"})
 _SAMPLE = 5
 
@@ -71,7 +69,7 @@ def find_lora(contents: object, path: str) -> FoundLora:
     for key, value in candidate.factors.items():
         match = _FACTOR.fullmatch(key)
         assert match is not None  # noqa: S101  only such keys are factors
-        module, removed = _unwrapped(match["module"])
+        module, removed = unwrapped(match["module"])
         stripped |= removed
         _check_name(module, key, path)
         slot = (module, match["factor"].upper())
@@ -87,7 +85,7 @@ def find_lora(contents: object, path: str) -> FoundLora:
         where=candidate.where,
         pairs=tuple(_pairs(factors, path)),
         stripped=tuple(sorted(stripped)),
-        aliases=tuple(_aliases(candidate.factors)),
+        aliases=tuple(aliases(candidate.factors)),
         beside=len(candidate.others),
     )
 
@@ -164,27 +162,17 @@ def _refuse_other_lora(candidate: _Candidate, path: str) -> None:
         )
 
 
-def _unwrapped(module: str) -> tuple[str, set[str]]:
-    """The module's own name, and the prefixes that were removed: wrappers can stand between the parts of peft's own."""
-    parts = module.split(".")
-    removed = {f"{part}." for part in parts if part in _ANYWHERE}
-    name = "".join(f".{part}" for part in parts if part not in _ANYWHERE)
-    if f".{_PEFT_ROOT}" in f"{name}.":
-        before, _, rest = f"{name}.".partition(f".{_PEFT_ROOT}")
-        removed.add(f"{before}.{_PEFT_ROOT}".removeprefix("."))
-        name = f".{rest}".removesuffix(".")
-    while name == f".{_OUTERMOST}" or name.startswith(f".{_OUTERMOST}."):
-        removed.add(f"{_OUTERMOST}.")
-        name = name.removeprefix(f".{_OUTERMOST}")
-    return name.removeprefix("."), removed
-
-
 def _check_name(module: str, key: str, path: str) -> None:
     if not module or not key.isprintable() or any(not part or part.isspace() for part in module.split(".")):
         raise UnsupportedLora("not the name of a module", path=path, key=repr(key), found=repr(module))
 
 
-def _checked(value: object, key: str, path: str) -> TensorRef:
+def dense(value: object, key: str, path: str) -> TensorRef:
+    """`value` if it is a dense tensor.
+
+    Raises:
+        UnsupportedLora: it is a sharded one, or none.
+    """
     if isinstance(value, Inert):
         problem = (
             "a sharded tensor" if "DTensor" in value.global_name or "Sharded" in value.global_name else "no tensor"
@@ -192,6 +180,11 @@ def _checked(value: object, key: str, path: str) -> TensorRef:
         raise UnsupportedLora(problem, path=path, key=key, found=value.global_name, expected="a dense tensor")
     if not isinstance(value, TensorRef):
         raise UnsupportedLora("no tensor", path=path, key=key, found=type(value).__name__, expected="a dense tensor")
+    return value
+
+
+def _checked(item: object, key: str, path: str) -> TensorRef:
+    value = dense(item, key, path)
     if len(value.shape) != 2:  # noqa: PLR2004
         raise UnsupportedLora(
             "not a matrix: a sharded or flattened save?", path=path, key=key, found=f"shape {list(value.shape)}"
@@ -221,7 +214,8 @@ def _pairs(factors: dict[tuple[str, str], tuple[str, TensorRef]], path: str) -> 
         yield FoundPair(module, a[1], b[1])
 
 
-def _aliases(factors: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def aliases(factors: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Pairs of names of one storage view."""
     first: dict[TensorRef, str] = {}
     for key, ref in sorted(factors.items()):
         if ref in first:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from registry.core import jsontext
 from registry.core.digest import Digest
-from registry.core.errors import InvalidReference, MalformedFile, NotFound, Refused, shown
+from registry.core.errors import InvalidReference, MalformedFile, ManifestMismatch, NotFound, Refused, shown
 from registry.core.model import ManifestEntry
 from registry.disk import read_small
 
@@ -24,7 +24,56 @@ def find_entry(directory: str, file: str) -> ManifestEntry | None:
         MalformedFile: a manifest that cannot be read as one.
         Refused: a manifest that does not list the file, or two manifests that disagree.
     """
-    entries = [entry for name in NAMES if (entry := _entry(os.path.join(directory, name), file)) is not None]
+    manifests = [found for name in NAMES if (found := _read(os.path.join(directory, name))) is not None]
+    for manifest in manifests:
+        if file not in manifest.listed:
+            raise Refused(
+                "the manifest does not list the file", path=manifest.path, key=file, found=sorted(manifest.listed)[:10]
+            )
+    return _agreed(manifests, directory, file)
+
+
+def find_listed(directory: str, file: str) -> ManifestEntry | None:
+    """The same where a file need not be listed, and a manifest.json can be something else; then None.
+
+    Raises:
+        MalformedFile: a manifest that lists the file without a sha256.
+        Refused: two manifests disagree.
+    """
+    manifests = []
+    for name in NAMES:
+        try:
+            found = _read(os.path.join(directory, name))
+        except MalformedFile:
+            continue
+        if found is not None and file in found.listed:
+            manifests.append(found)
+    return _agreed(manifests, directory, file)
+
+
+def require_listed(manifest: ManifestEntry | None, path: str, digest: Digest) -> None:
+    """Hold what was read against what the manifest says.
+
+    Raises:
+        ManifestMismatch: it lists another digest.
+    """
+    if manifest is not None and manifest.expected != digest:
+        raise ManifestMismatch(
+            f"differs from what {manifest.name} lists", path=path, found=digest, expected=manifest.expected
+        )
+
+
+class _Manifest(NamedTuple):
+    path: str
+    digest: Digest
+    listed: dict[str, Any]
+
+
+def _agreed(manifests: list[_Manifest], directory: str, file: str) -> ManifestEntry | None:
+    entries = [
+        ManifestEntry(os.path.basename(path), digest, _digest(listed[file], path, file))
+        for path, digest, listed in manifests
+    ]
     for entry in entries[1:]:
         if entry.expected != entries[0].expected:
             raise Refused(
@@ -35,7 +84,7 @@ def find_entry(directory: str, file: str) -> ManifestEntry | None:
     return entries[0] if entries else None
 
 
-def _entry(path: str, file: str) -> ManifestEntry | None:
+def _read(path: str) -> _Manifest | None:
     try:
         data = read_small(path)
     except NotFound:
@@ -43,10 +92,7 @@ def _entry(path: str, file: str) -> ManifestEntry | None:
             raise  # it points nowhere: there is a manifest, and it cannot be read
         return None
     listed = _sums(data, path) if path.endswith("SHA256SUMS") else _json(jsontext.parse(data, path), path)
-    if file not in listed:
-        raise Refused("the manifest does not list the file", path=path, key=file, found=sorted(listed)[:10])
-    digest = Digest(hashlib.sha256(data).hexdigest())
-    return ManifestEntry(os.path.basename(path), digest, _digest(listed[file], path, file))
+    return _Manifest(path, Digest(hashlib.sha256(data).hexdigest()), listed)
 
 
 def _sums(data: bytes, path: str) -> dict[str, Any]:

@@ -17,9 +17,12 @@ Home = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-Checkpoint = Annotated[str, typer.Argument(metavar="CKPT", help="A checkpoint's directory, or the tensor file in it.")]
+Checkpoint = Annotated[
+    str, typer.Argument(metavar="CKPT", help="A checkpoint's or PEFT adapter's directory, or the tensor file in it.")
+]
 Checkpoints = Annotated[
-    list[str], typer.Argument(metavar="CKPT...", help="Checkpoint directories, or the tensor files in them.")
+    list[str],
+    typer.Argument(metavar="CKPT...", help="Directories of checkpoints or PEFT adapters, or the tensor files in them."),
 ]
 Ref = Annotated[
     str, typer.Argument(metavar="REF", help="A digest or its first 4 or more digits, an alias, RUN@ITER or RUN@latest.")

@@ -15,6 +15,7 @@ RegistryError
 ├── Ambiguous               several adapters match; they are listed
 ├── IntegrityError          stored bytes do not match their digest
 ├── Conflict                a fact is already bound otherwise
+│   └── ConfigConflict      an adapter is stored with a config that means another function
 └── StorageError            the file system or database failed (full, read-only, unreadable, unreachable)
     ├── IndexVersion        the index was made by another version of this program
     ├── IndexDamaged        the index's file is not a sound database
@@ -148,6 +149,10 @@ class IntegrityError(RegistryError):
 
 class Conflict(RegistryError):
     """The registry already holds another answer to the same question."""
+
+
+class ConfigConflict(Conflict):
+    """The adapter is stored already, with a config that makes another function of it."""
 
 
 class StorageError(RegistryError):

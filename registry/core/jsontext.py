@@ -17,6 +17,11 @@ def pretty(value: Any) -> bytes:
     return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
+def pretty_in_order(value: Any) -> bytes:
+    """Like `pretty`, for an object whose key order carries meaning."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
 def compact(value: Any) -> bytes:
     """Sorted keys, no spaces: for values inside other formats, and for hashing."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

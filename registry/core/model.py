@@ -5,16 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from registry.core.digest import Digest
 from registry.core.tensor import Tensor
+
+if TYPE_CHECKING:
+    from registry.core.contents import PeftAdapter
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 MANIFEST = "export-manifest.json"
 ADAPTER_FILES = (WEIGHTS, CONFIG, MANIFEST)
 """The files of an adapter directory, in the order in which they are written."""
+PICKLED = "adapter_model.bin"
+"""The weights of adapters that peft saved before it knew safetensors."""
+PEFT_PREFIX = "base_model.model."
+"""What peft puts before the name of every module."""
 _BEYOND_INT64 = 2**63
 
 
@@ -99,7 +106,8 @@ class Parent:
 class Provenance:
     """Where a checkpoint came from, as far as the checkpoint, its run's config and the user say so.
 
-    `warm_start_source` is `config` or `option`, None where nothing is stated.
+    `warm_start_source` is `config` or `option`, None where nothing is stated. `trained_on` is the base that the
+    adapter's own config names, where that is not `base`: a quantised one, mostly.
     """
 
     run: str | None = None
@@ -111,6 +119,7 @@ class Provenance:
     resumed_from: Digest | None = None
     stochastic_rounding: bool | None = None
     config: Digest | None = None
+    trained_on: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,10 +137,11 @@ class Checkpoint:
         provenance: run, iteration, base and parents.
         stripped: wrapper prefixes that were removed from tensor names.
         aliases: pairs of tensor names that share one storage view.
-        nonfinite: number of infinite or NaN elements in the LoRA tensors.
+        nonfinite: number of infinite or NaN elements in the tensors.
         zero_b: number of modules whose lora_B is all zeros.
         served: the directory in which the run keeps what its engines were served for this iteration, if there is one.
         warnings: what a person should know, a sentence each.
+        peft: the adapter, where it was one already; None where one is to be made of `lora`.
     """
 
     path: str
@@ -148,6 +158,12 @@ class Checkpoint:
     zero_b: int = 0
     served: str | None = None
     warnings: tuple[str, ...] = ()
+    peft: PeftAdapter | None = None
+
+    @property
+    def modules(self) -> int:
+        """How many modules have factors."""
+        return len(self.lora.pairs if self.peft is None else self.peft.contents.modules)
 
 
 class ReadOptions(TypedDict, total=False):

@@ -67,6 +67,15 @@ def _ends(pattern: str, module: str, starts: set[int]) -> set[int]:
         raise UnsupportedLora(f"a pattern {problem}", key=shown(module), found=shown(pattern)) from error
 
 
+def is_usable_target(pattern: str) -> bool:
+    """Whether `target_modules`, where it is a regular expression, is of a kind that is matched here."""
+    try:
+        regex.compiled(pattern)
+    except ValueError:
+        return False
+    return True
+
+
 def rank_of(module: str, settings: LoraSettings) -> int:
     """The rank that the settings state for a module."""
     return next(iter(matching(module, settings.rank_pattern)), settings.r)

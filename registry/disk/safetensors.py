@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from registry.core import jsontext
 from registry.core.dtypes import BY_SAFETENSORS, DType
 from registry.core.errors import MalformedFile
+from registry.core.tensor import Tensor, contiguous_strides
 from registry.disk.files import translated
 
 _LENGTH_BYTES = 8
@@ -55,16 +56,28 @@ def read_header(file: BinaryIO) -> Header:
         MalformedFile: the file is not one, is cut short, or its header contradicts itself or the file's size.
         StorageError: it cannot be read.
     """
-    path = str(file.name)
     size = os.fstat(file.fileno()).st_size
-    length = int.from_bytes(_read(file, 0, min(_LENGTH_BYTES, size)), "little")
+    return header_of(lambda offset, length: _read(file, offset, length), size, str(file.name))
+
+
+def header_of(read: Callable[[int, int], bytes], size: int, path: str) -> Header:
+    """The same for a file of `size` bytes, of which `read` gives a range by offset and length."""
+    length = int.from_bytes(read(0, min(_LENGTH_BYTES, size)), "little")
     if length > size - _LENGTH_BYTES:
-        if _read(file, 0, min(size, len(_LFS_POINTER))) == _LFS_POINTER:
+        if read(0, min(size, len(_LFS_POINTER))) == _LFS_POINTER:
             raise MalformedFile("a Git LFS pointer, not the file itself", path=path, hint="Run `git lfs pull`")
         raise MalformedFile("truncated, or not a safetensors file", path=path, found=f"{size} bytes")
     if length > _MAX_HEADER:
         raise MalformedFile("the header is too large", path=path, found=length, expected=f"at most {_MAX_HEADER}")
-    return _parse(_read(file, _LENGTH_BYTES, length), size, path)
+    return _parse(read(_LENGTH_BYTES, length), size, path)
+
+
+def tensors_in(header: Header, data: memoryview) -> dict[str, Tensor]:
+    """The tensors by name, over `data`: the bytes of the whole file."""
+    return {
+        name: Tensor(entry.dtype, entry.shape, contiguous_strides(entry.shape), data[entry.start : entry.stop])
+        for name, entry in header.tensors.items()
+    }
 
 
 def read_into(file: BinaryIO, entry: Entry, buffer: memoryview) -> None:

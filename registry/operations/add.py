@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,11 @@ from registry.adapter import same_export
 from registry.core import records
 from registry.core.comparison import Comparison
 from registry.core.digest import Digest
-from registry.core.errors import IntegrityError, NotFound, RegistryError
+from registry.core.errors import ConfigConflict, IntegrityError, NotFound, RegistryError, shown
 from registry.core.model import CONFIG
+from registry.core.peft_config import differing
+from registry.core.peft_function import same_function
+from registry.core.peft_tensors import decode
 from registry.core.records import Record
 from registry.core.times import is_time, later
 from registry.operations import export, gone, seal, settle
@@ -69,6 +73,7 @@ def add(store: Store, index: Index, new: export.Export, now: str) -> tuple[Added
         now: the time, for the record.
 
     Raises:
+        ConfigConflict: it is stored with a config that makes another function of the same tensors.
         IntegrityError: what was written is not what was read, or a record is corrupt.
         StorageError: the store failed; the adapter is there whole or not at all.
     """
@@ -90,7 +95,9 @@ def _attempt(store: Store, index: Index, new: export.Export, now: str) -> tuple[
         outcome = Outcome.ADDED if damage is None else Outcome.REPAIRED
         record = _published(store, index, new, removals, now, replace=damage is not None)
     else:
-        record = _record(new, seal.read(store, new.digest, CONFIG), stored.exports, now)
+        config = seal.read(store, new.digest, CONFIG)
+        require_same_function(new, config)
+        record = _record(_noting(new, config), config, stored.exports, now)
         if not _recorded(store, index, new.digest, (*stored.missing, record), removals):
             return None
     if record is None:
@@ -106,9 +113,54 @@ def _stored(store: Store, new: export.Export) -> tuple[seal.Seal | None, str | N
     try:
         return seal.verify(store, new.digest, new.weights.chunks()), None
     except IntegrityError as error:
+        _require_same_function_if_sound(store, new)
         return None, str(error)
     except NotFound:  # it has just been removed
         return None, None
+
+
+def _require_same_function_if_sound(store: Store, new: export.Export) -> None:
+    """A copy of which only the weights went bad still says which function it was."""
+    try:
+        expected, config = seal.read_seal(store, new.digest).files[CONFIG], seal.read(store, new.digest, CONFIG)
+    except IntegrityError:
+        return
+    if hashlib.sha256(config).hexdigest() == expected.hex:
+        require_same_function(new, config)
+
+
+def require_same_function(new: export.Export, stored: bytes) -> None:
+    """Refuse an adapter that is stored with the config `stored`, if its own makes another function of the tensors.
+
+    Raises:
+        ConfigConflict: both are shown.
+    """
+    if stored == new.config:
+        return
+    path, tensors = new.checkpoint.path, new.named_tensors()
+    ours, theirs = (decode(tensors, config, path) for config in (new.config, stored))
+    if not same_function(ours, theirs):
+        found, expected = differing(ours.config, theirs.config)
+        raise ConfigConflict(
+            "the registry holds these weights with a config that means another function",
+            path=path,
+            key=str(new.digest),
+            found=_shown(found),
+            expected=_shown(expected),
+            hint="Look at `aorlta-reg path` of it for the one that is stored",
+        )
+
+
+def _shown(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {shown(value)}" for key, value in settings.items())
+
+
+def _noting(new: export.Export, stored: bytes) -> export.Export:
+    """Say it where the stored config, which stays, has other words for the same function."""
+    if new.checkpoint.peft is None or stored == new.config:
+        return new
+    warnings = (*new.checkpoint.warnings, f"stored already, with another text of {CONFIG} that means the same")
+    return replace(new, checkpoint=replace(new.checkpoint, warnings=warnings))
 
 
 def _record(new: export.Export, config: bytes, known: Iterable[Record], now: str) -> Record:

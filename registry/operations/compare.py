@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from registry.adapter.decode import decode
+from registry.adapter.stored import read_adapter
 from registry.core import jsontext, records
 from registry.core.comparison import Comparison, EngineResult
 from registry.core.digest import Digest
 from registry.core.errors import Refused
 from registry.core.model import CONFIG, WEIGHTS
+from registry.core.peft_config import is_quantised
 from registry.core.records import Record
 from registry.core.tensor import is_zero
 from registry.core.version import VERSION
@@ -78,7 +79,7 @@ def compare(
     exports = seal.verify(store, digest).exports
     config = seal.read(store, digest, CONFIG)
     with seal.opened(store, digest, WEIGHTS) as file, open_weights(base) as weights, open_engines(paths) as engines:
-        contents = decode(file, config)
+        contents = read_adapter(file, config)
         comparison = served.compare(
             plan(contents, weights),
             weights,
@@ -102,6 +103,9 @@ def compare(
 
 def _doubts(engines: Sequence[Engine], exports: Sequence[Record], dtypes: Collection[str]) -> Iterator[str]:
     """What an engine says of itself that does not fit this adapter or this base."""
+    bases = {record.predicate["base"].get(key) for record in exports for key in ("trained_on", "name")}
+    for base in sorted(base for base in bases if isinstance(base, str) and is_quantised(base)):
+        yield f"approximate: the adapter was trained on the quantised {base}, and this base is not that"
     iterations = {record.predicate["run"]["iteration"] for record in exports} - {None}
     for engine in engines:
         iteration, dtype = engine.stated.get("iteration"), engine.stated.get("dtype")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from registry.adapter.decode import decode
+from registry.adapter.stored import read_adapter
 from registry.core.contents import AdapterContents
 from registry.core.difference import Difference
 from registry.core.digest import Digest
@@ -28,4 +28,4 @@ def diff(store: Store, first: Digest, second: Digest) -> Difference:
 def _contents(store: Store, digest: Digest) -> AdapterContents:
     seal.verify(store, digest)
     with seal.opened(store, digest, WEIGHTS) as file:
-        return decode(file, seal.read(store, digest, CONFIG))
+        return read_adapter(file, seal.read(store, digest, CONFIG))

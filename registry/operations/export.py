@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from registry.adapter import Weights, adapter_config, encode, export_manifest, tensor_digest
+from registry.adapter import Found, Weights, adapter_config, encode, export_manifest, lay_out, named, tensor_digest
 from registry.core import jsontext
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError
 from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS, Checkpoint
+from registry.core.peft_config import function
+from registry.core.tensor import Tensor
 from registry.core.version import VERSION
 from registry.disk import Comparison, OutputDirectory, hash_file
 from registry.store import Files
@@ -29,6 +31,11 @@ class Export:
     tensors: Digest
     config: bytes
 
+    def named_tensors(self) -> Mapping[str, Tensor]:
+        """The tensors by their keys in the file."""
+        peft = self.checkpoint.peft
+        return named(self.checkpoint.lora) if peft is None else peft.tensors
+
 
 @dataclass(frozen=True, slots=True)
 class Exported:
@@ -40,13 +47,23 @@ class Exported:
 
 
 def prepare(checkpoint: Checkpoint) -> Export:
-    """Lay the adapter out in memory and compute its identities, on two cores: nothing is written."""
-    weights = encode(checkpoint.lora)
+    """Lay the adapter out in memory and compute its identities, on two cores: nothing is written.
+
+    The bytes of an adapter that was one already stay what they are, unless something in it had to be changed.
+    """
+    peft = checkpoint.peft
+    if peft is None:
+        weights: Weights = encode(checkpoint.lora)
+        config = adapter_config(checkpoint.lora, checkpoint.provenance)
+    elif peft.file is None:
+        weights, config = lay_out(peft.tensors, function(peft.contents.config)), peft.config
+    else:
+        weights, config = Found(peft.file), peft.config
     with ThreadPoolExecutor(1) as pool:
-        digest = pool.submit(_digest, weights)
-        tensors = tensor_digest(checkpoint.lora)
-    config = adapter_config(checkpoint.lora, checkpoint.provenance)
-    return Export(checkpoint, weights, digest.result(), tensors, config)
+        digest = None if isinstance(weights, Found) else pool.submit(_digest, weights)
+        tensors = tensor_digest(checkpoint.lora, () if peft is None else peft.contents.extras())
+    # The bytes of a file that is kept were hashed as they were read.
+    return Export(checkpoint, weights, checkpoint.digest if digest is None else digest.result(), tensors, config)
 
 
 def write(export: Export, files: Files, manifest: dict[str, Any]) -> None:
@@ -83,7 +100,7 @@ def manifest_of(export: Export, config: bytes, exported_at: str) -> dict[str, An
         weights=(export.digest, export.weights.size),
         config=(Digest(hashlib.sha256(config).hexdigest()), len(config)),
         tensors=export.tensors,
-        versions={"aorlta-registry": VERSION, "python": platform.python_version()},
+        versions={"aorlta-registry": VERSION, "python": platform.python_version(), **_trainers(export.checkpoint)},
         exported_at=exported_at,
     )
 
@@ -101,6 +118,12 @@ def export_to(read: Callable[[], Checkpoint], directory: str, exported_at: str) 
         write(export, output.files, manifest)
         output.publish()
     return Exported(output.path, export.digest, manifest)
+
+
+def _trainers(checkpoint: Checkpoint) -> dict[str, str]:
+    """The version of peft that saved the adapter, where it says so."""
+    stated = None if checkpoint.peft is None else checkpoint.peft.contents.config.get("peft_version")
+    return {"peft": stated} if isinstance(stated, str) else {}
 
 
 def _digest(weights: Weights) -> Digest:

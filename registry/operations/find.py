@@ -23,11 +23,7 @@ def checkpoint_digest(said: str) -> Digest:
         if not os.path.lexists(said):
             hint = "Give a checkpoint's digest, its directory or its tensor file"
             raise NotFound("no such checkpoint", path=said, hint=hint) from error
-    with open_regular(_tensor_file(said) if os.path.isdir(said) else said) as file:
+    from registry.checkpoints import tensor_file  # noqa: PLC0415  only a path needs to be understood
+
+    with open_regular(tensor_file(said)) as file:
         return hash_file(file)
-
-
-def _tensor_file(directory: str) -> str:
-    from registry.checkpoints.aorlta import TENSOR_FILE  # noqa: PLC0415  only a directory needs to be understood
-
-    return os.path.join(directory, TENSOR_FILE)

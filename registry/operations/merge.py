@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from registry.adapter.decode import decode
+from registry.adapter.stored import read_adapter
 from registry.core import jsontext
 from registry.core.digest import Bytes, Digest
 from registry.core.errors import IntegrityError, Refused, UnsupportedLora
@@ -82,7 +82,7 @@ def merge(
             raise IntegrityError(
                 "stored bytes do not match their digest", path=WEIGHTS, found=found, expected=digest, hint=seal.REPAIR
             )
-        contents = decode(file, config)
+        contents = read_adapter(file, config)
         planned = plan(contents, weights)
         require_whole(planned, digest)
         names = [os.path.basename(path) for path in weights.files]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from registry.adapter import same_export
 from registry.core import records
 from registry.core.errors import RegistryError
+from registry.core.model import CONFIG
 from registry.core.records import Record
 from registry.operations.gone import standing
 from registry.operations.seal import read_seal
@@ -45,6 +46,8 @@ def admit(store: Store, record: Record) -> list[Record]:
         store.put_record(each)
     if any(same_export(known.predicate, record.predicate) for known in seal.exports):
         return list(seal.exports)
+    if record.predicate["adapter"][CONFIG]["sha256"] != seal.files[CONFIG].hex:
+        return list(seal.exports)  # its writer came second, with another config, and was killed: it exported nothing
     store.put_record(record)
     return [*seal.exports, record]
 

@@ -72,6 +72,7 @@ def test_it_states_everything_that_is_known(tmp_path: Path) -> None:
             "zero_lora_b": 1,
             "nonfinite": 1,
         },
+        "derived": None,
         "lora": {"r": 4, "lora_alpha": 8, "use_rslora": True},
         "alpha_source": "checkpoint",
         "run": {
@@ -83,7 +84,7 @@ def test_it_states_everything_that_is_known(tmp_path: Path) -> None:
             "resumed_from": PARENT,
             "stochastic_rounding": True,
         },
-        "base": {"name": "org/base", "revision": "abc"},
+        "base": {"name": "org/base", "revision": "abc", "trained_on": None},
         "stripped_prefixes": ["module."],
         "same_tensor": [],
         "warnings": list(checkpoint.warnings),
@@ -96,7 +97,7 @@ def test_it_states_everything_that_is_known(tmp_path: Path) -> None:
 def test_what_is_not_known_is_null_and_never_invented(tmp_path: Path) -> None:
     manifest = manifest_of(read(tmp_path / "run", contents(lora_state(), iteration=None), manifest=False, config={}))
     assert manifest["checkpoint"]["manifest"] is None
-    assert manifest["base"] == {"name": None, "revision": None}
+    assert manifest["base"] == {"name": None, "revision": None, "trained_on": None}
     known = {"iteration": 3, "config_sha256": hashlib.sha256(b"{}").hexdigest()}
     assert {key: value for key, value in manifest["run"].items() if value is not None} == known
 
@@ -139,9 +140,18 @@ def test_when_where_and_by_which_version_do_not_make_another_export(
     assert same_export(manifest, other)
 
 
+def test_a_manifest_from_before_adapters_were_taken_states_the_same(manifest: dict[str, Any]) -> None:
+    older = copy.deepcopy(manifest)
+    del older["derived"], older["base"]["trained_on"]
+    assert same_export(manifest, older)
+    assert same_export(older, manifest)
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        set_in("derived"),
+        set_in("base", "trained_on"),
         set_in("checkpoint", "sha256"),
         set_in("adapter", "tensor_digest"),
         set_in("adapter", "adapter_config.json", "sha256"),

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shelf
+from tests.support.merging import factors
 from tests.support.runs import contents, lora_state, write_checkpoint
 from tests.support.scoring import result_of, write_score_run
+from tests.support.taking import Q, pickled, plain
 
 REPORTING = """
 import atexit, json, os, sys
@@ -42,7 +44,10 @@ def loaded(shelf: Shelf, arguments: list[str | Path], report: Path) -> set[str]:
     [
         "add",
         "add again",
+        "add peft",
+        "add pickled peft",
         "export",
+        "export peft",
         "get",
         "path",
         "show",
@@ -62,7 +67,10 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
     arguments: dict[str, list[str | Path]] = {
         "add": ["add", new, "--home", tmp_path / "home"],
         "add again": ["add", shelf.checkpoint],
+        "add peft": ["add", plain(tmp_path / "peft")],
+        "add pickled peft": ["add", pickled(tmp_path / "pickled", factors(Q))],
         "export": ["export", new, "--out", tmp_path / "out"],
+        "export peft": ["export", plain(tmp_path / "peft"), "--out", tmp_path / "out"],
         "get": ["get", shelf.hex[:6], "--to", tmp_path / "out"],
         "path": ["path", shelf.hex],
         "show": ["show", shelf.hex],
@@ -78,7 +86,7 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
     }
     modules = loaded(shelf, arguments[command], tmp_path / "modules.json")
     assert not modules & NEVER
-    if command in ("get", "path", "export"):
+    if command in ("get", "path", "export", "export peft"):
         assert not modules & (DATABASE | {"rich", "registry.index"})
     else:
         assert "sqlalchemy" in modules, "or this test could not see it"

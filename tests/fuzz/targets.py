@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import save as to_safetensors
 
 from registry import Registry, RegistryError
-from registry.adapter.decode import decode
+from registry.adapter.stored import read_adapter
 from registry.checkpoints import read_checkpoint
 from registry.checkpoints.archive import read_archive
 from registry.checkpoints.lora_keys import find_lora
@@ -272,7 +272,7 @@ def _adapter(name: str, other: bytes) -> Run:
         weights, config = (data, other) if name == WEIGHTS else (other, data)
         _put(directory, {WEIGHTS: weights})
         with (directory / WEIGHTS).open("rb", buffering=0) as file:
-            read = decode(file, config)
+            read = read_adapter(file, config)
         for pair in read.lora.pairs:
             scale_of(pair.module, read.lora.settings, pair.rank)
             pair.a.contiguous()
@@ -300,7 +300,7 @@ def _plan(weights: bytes, settings: bytes, base: bytes) -> Run:
     def run(data: bytes, directory: Path) -> None:
         _put(directory, {"config.json": data, "model.safetensors": base, f"adapter/{WEIGHTS}": weights})
         with (directory / "adapter" / WEIGHTS).open("rb", buffering=0) as file, open_weights(str(directory)) as opened:
-            plan(decode(file, settings), opened)
+            plan(read_adapter(file, settings), opened)
 
     return run
 

@@ -22,7 +22,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from registry.adapter.decode import decode
+from registry.adapter import stored
 from registry.core.contents import AdapterContents
 from registry.core.digest import Digest
 from registry.core.model import CONFIG, MANIFEST, WEIGHTS
@@ -175,4 +175,4 @@ def factors(module: str, *, r: int = 4, columns: int = 16, rows: int = 24) -> di
 def read_adapter(directory: Path) -> AdapterContents:
     """The directory's contents, as this project reads them."""
     with (directory / WEIGHTS).open("rb", buffering=0) as file:
-        return decode(file, (directory / CONFIG).read_bytes())
+        return stored.read_adapter(file, (directory / CONFIG).read_bytes())

@@ -1,26 +1,23 @@
-"""Reading an adapter back: adapter_model.safetensors and adapter_config.json, as peft saves and loads them.
+"""What the tensors and the config of a PEFT adapter mean, as peft saves and loads them.
 
-Tensors stay in the file (mapped, not read) until something uses them. What this project cannot merge is named in the
-result; what contradicts itself is refused.
+Pure: where the bytes come from is the caller's affair. What this project cannot merge is named in the result; what
+contradicts itself is refused.
 """
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
-from registry.adapter.settings import read_config, read_settings, unsupported_settings
-from registry.adapter.weights import PREFIX
 from registry.core.contents import AdapterContents
 from registry.core.dtypes import LORA_DTYPES
 from registry.core.errors import MalformedFile, UnsupportedLora
-from registry.core.model import Lora, LoraPair, LoraSettings
+from registry.core.model import CONFIG, PEFT_PREFIX, Lora, LoraPair, LoraSettings
 from registry.core.patterns import rank_of, selects
-from registry.core.tensor import Tensor, contiguous_strides
-from registry.disk.safetensors import read_header
+from registry.core.peft_config import read_config, read_settings, unsupported_settings
+from registry.core.tensor import Tensor
 
 _PART = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)"
@@ -45,24 +42,24 @@ class _Sorted:
         return self.parts.setdefault(name, {})
 
 
-def decode(weights: BinaryIO, config: bytes) -> AdapterContents:
-    """Read an adapter.
+def decode(tensors: Mapping[str, Tensor], config: bytes, path: str, config_path: str = CONFIG) -> AdapterContents:
+    """Understand an adapter.
 
     Args:
-        weights: the open adapter_model.safetensors. The tensors stay valid when it is closed.
+        tensors: all of them by the key that they are stored under.
         config: the text of adapter_config.json.
+        path: the file of the tensors, for messages.
+        config_path: the file of the config, for messages.
 
     Raises:
         MalformedFile: one of the two is damaged, or two keys mean one tensor.
         MissingAlpha: the config states no lora_alpha; peft's own default is not taken.
         UnsupportedLora: factors without their other half or of a rank that the config does not state, DoRA in the
             config or in the tensors only, no LoRA at all.
-        StorageError: it cannot be read.
     """
-    path = str(weights.name)
-    stated = read_config(config)
-    settings = read_settings(stated)
-    found = _sort(_tensors(weights), stated, path)
+    stated = read_config(config, config_path)
+    settings = read_settings(stated, config_path)
+    found = _sort(tensors, stated, path)
     packed = _packed(stated, found)
     pairs = tuple(_pairs(found, "lora_A", "lora_B", settings, path, packed))
     embeddings = tuple(_pairs(found, "lora_embedding_A", "lora_embedding_B", settings, path, frozenset()))
@@ -70,6 +67,7 @@ def decode(weights: BinaryIO, config: bytes) -> AdapterContents:
         raise UnsupportedLora("no LoRA tensors", path=path, found=f"{len(found.unknown)} other keys")
     magnitudes = found.part("lora_magnitude_vector")
     _require_magnitudes(stated.get("use_dora") is True, magnitudes, (*pairs, *embeddings), path)
+    _require_lora_bias(stated.get("lora_bias") is True, found.part("lora_B.bias"), path)
     beside = [f"tensor {key}" for key in found.unknown if _TOKENS in key]
     return AdapterContents(
         lora=Lora(settings, pairs),
@@ -79,6 +77,13 @@ def decode(weights: BinaryIO, config: bytes) -> AdapterContents:
         lora_biases=found.part("lora_B.bias"),
         replaced=found.replaced,
         biases=found.biases,
+        packed={
+            f"{module}.{part}": tensor
+            for part in ("lora_A", "lora_B")
+            for module, tensor in found.part(part).items()
+            if module in packed
+        },
+        rest={key.removeprefix(PEFT_PREFIX): tensors[key] for key in found.unknown},
         unknown=tuple(key for key in found.unknown if _TOKENS not in key),
         unsupported=(
             *unsupported_settings(stated),
@@ -89,19 +94,10 @@ def decode(weights: BinaryIO, config: bytes) -> AdapterContents:
     )
 
 
-def _tensors(weights: BinaryIO) -> dict[str, Tensor]:
-    header = read_header(weights)
-    mapped = memoryview(mmap.mmap(weights.fileno(), 0, access=mmap.ACCESS_READ))
-    return {
-        name: Tensor(entry.dtype, entry.shape, contiguous_strides(entry.shape), mapped[entry.start : entry.stop])
-        for name, entry in header.tensors.items()
-    }
-
-
 def _sort(tensors: Mapping[str, Tensor], config: Mapping[str, Any], path: str) -> _Sorted:
     found = _Sorted()
     for key, tensor in sorted(tensors.items()):
-        name = key.removeprefix(PREFIX)
+        name = key.removeprefix(PEFT_PREFIX)
         match = _PART.fullmatch(name)
         if match is not None:
             part = "lora_B.bias" if match["leaf"] == "bias" else match["part"]
@@ -197,6 +193,13 @@ def _require_magnitudes(use_dora: bool, magnitudes: Mapping[str, Tensor], pairs:
                 found="none" if found is None else list(found.shape),
                 expected="none" if expected is None else list(expected),
             )
+
+
+def _require_lora_bias(lora_bias: bool, biases: Mapping[str, Tensor], path: str) -> None:
+    if biases and not lora_bias:
+        raise UnsupportedLora(
+            "biases of lora_B, but the config says lora_bias: false", path=path, key=next(iter(biases))
+        )
 
 
 def _unselected(pairs: Iterable[LoraPair], config: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,146 @@
+"""Which reader understands a path. A new reader is a module with what `Reader` asks for, and a place in `READERS`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol, Unpack
+
+from registry.checkpoints import aorlta, peft_directory
+from registry.core.errors import NotFound, Refused
+from registry.core.model import Checkpoint, Parent, ReadOptions
+
+
+class Reader(Protocol):
+    """One kind of checkpoint.
+
+    Attributes:
+        NAME: what manifests call it.
+        LOOKS_FOR: the file by which it knows its own, for messages.
+    """
+
+    NAME: str
+    LOOKS_FOR: str
+
+    def detects(self, path: str) -> bool:
+        """Whether a directory, or one file, is of this kind. Opens nothing, and is quick."""
+        ...
+
+    def tensor_file(self, path: str) -> str:
+        """The file with the tensors of what was detected, by whose digest it is known.
+
+        Raises:
+            Refused: there is none.
+        """
+        ...
+
+    def read(self, path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptions]) -> Checkpoint:
+        """Read what was detected. The file of the tensors is opened once, and read once.
+
+        `parent` is what the run started from, where no file beside it says so; refused where one says otherwise.
+
+        Raises:
+            NotFound, Refused and its subclasses, StorageError.
+        """
+        ...
+
+
+READERS: tuple[Reader, ...] = (aorlta, peft_directory)
+_DEEPEST = 3
+_MOST_DIRECTORIES = 4096
+_LISTED = 10
+
+
+def read_checkpoint(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptions]) -> Checkpoint:
+    """Read a checkpoint or a PEFT adapter, given as its directory or its tensor file.
+
+    Where a directory is neither, the one PEFT adapter in its subfolders is taken.
+
+    Raises:
+        NotFound: there is none.
+        Refused: it could be several things; otherwise as `Reader.read`.
+        StorageError.
+    """
+    reader, place = _place(os.path.abspath(path))
+    read = reader.read(place, parent=parent, **options)
+    if place == os.path.abspath(path):
+        return read
+    taken = f"taken from the subfolder {os.path.relpath(place, path)}"
+    return replace(read, warnings=(taken, *read.warnings))
+
+
+def tensor_file(path: str) -> str:
+    """The file with the tensors of what `read_checkpoint` would read, by whose digest it is known. Raises as that."""
+    reader, place = _place(os.path.abspath(path))
+    return reader.tensor_file(place)
+
+
+def _place(absolute: str) -> tuple[Reader, str]:
+    """The reader, and the directory or file that is for it."""
+    found = [reader for reader in READERS if reader.detects(absolute)]
+    if len(found) > 1:
+        raise Refused(
+            "more than one kind of checkpoint in one directory",
+            path=absolute,
+            found=", ".join(reader.LOOKS_FOR for reader in found),
+            hint="Name the file that is meant",
+        )
+    if found:
+        return found[0], absolute
+    if not os.path.isdir(absolute):
+        return aorlta, absolute  # its tensor file may have any name
+    inside = os.path.join(absolute, aorlta.CHECKPOINTS)
+    if os.path.isdir(inside):
+        raise _nothing(absolute, f"It looks like a run: name one of the checkpoints in {inside}")
+    return peft_directory, _adapter_below(absolute)
+
+
+def _adapter_below(directory: str) -> str:
+    below = sorted(each for each in _directories(directory) if peft_directory.is_whole(each))
+    if not below:
+        raise _nothing(directory, None)
+    if len(below) > 1:
+        names = [os.path.relpath(each, directory) for each in below[:_LISTED]]
+        raise Refused(
+            f"{len(below)} adapters in its subfolders",
+            path=directory,
+            found=", ".join(names) + ", ..." * (len(below) > _LISTED),
+            hint="Name one of them",
+        )
+    return below[0]
+
+
+def _nothing(directory: str, hint: str | None) -> NotFound:
+    names = " and no ".join(reader.LOOKS_FOR for reader in READERS)
+    return NotFound(f"the directory holds no {names}", path=directory, hint=hint)
+
+
+def _directories(root: str) -> Iterator[str]:
+    """The directories below, not too deep and not too many; hidden ones and links are left out."""
+    level = [root]
+    seen = 0
+    for _ in range(_DEEPEST):
+        inside: list[str] = []
+        for parent in level:
+            inside += _subdirectories(parent)
+            if len(inside) + seen >= _MOST_DIRECTORIES:
+                break
+        yield from inside
+        seen += len(inside)
+        level = inside if seen < _MOST_DIRECTORIES else []
+
+
+def _subdirectories(parent: str) -> list[str]:
+    try:
+        with os.scandir(parent) as entries:
+            return [entry.path for entry in entries if not entry.name.startswith(".") and _is_directory(entry)]
+    except OSError:  # unreadable, or gone: what cannot be seen is not taken
+        return []
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
