@@ -15,7 +15,7 @@ from contextlib import suppress
 from urllib.parse import quote
 
 from registry.core.errors import IndexDamaged, StorageError
-from registry.disk import make_directories, network_kind, open_regular, translated
+from registry.disk import make_directories, network_kind, translated
 
 BUSY_TIMEOUT = 60.0  # seconds to wait for another process
 COMPANIONS = ("-wal", "-shm", "-journal")
@@ -27,6 +27,8 @@ _PAUSE = 0.05  # seconds
 _PASSING = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
 """What a reader gets whose writer has just gone, or just come."""
 _NOT_THE_JOURNALS_FAULT = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOTADB}
+
+_HELD: dict[tuple[int, int], int] = {}  # device and inode to a descriptor
 
 Signature = tuple[int, int, int, int]
 
@@ -120,9 +122,18 @@ def _make(path: str) -> None:
 
 
 def _journal(path: str) -> bytes:
-    """Bytes 18 and 19 of the database; none where it is empty."""
-    with open_regular(path) as file, translated(path):
-        return os.pread(file.fileno(), 2, 18)
+    """Bytes 18 and 19 of the database; none where it is empty.
+
+    The descriptor is never closed: with any that is, the process loses every lock that SQLite holds on the file for it
+    (https://www.sqlite.org/howtocorrupt.html, 2.2). There is one for each file.
+    """
+    with translated(path):
+        there = os.lstat(path)
+        if (there.st_dev, there.st_ino) not in _HELD:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            there = os.fstat(descriptor)
+            _HELD[there.st_dev, there.st_ino] = descriptor
+        return os.pread(_HELD[there.st_dev, there.st_ino], 2, 18)
 
 
 def _size(path: str) -> int:

@@ -252,6 +252,23 @@ def test_read_only_index_takes_nothing_and_is_not_upgraded(reader: Index, mine: 
         Index(Database(str(mine.home / "index.sqlite"), read_only=True)).aliases()
 
 
+def locks_on(path: Path) -> int:
+    """How many locks this process holds on a file."""
+    held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    inode = str(path.stat().st_ino)
+    return sum(line[4] == str(os.getpid()) and line[5].rpartition(":")[2] == inode for line in held)
+
+
+def test_opening_the_index_once_more_keeps_the_locks_that_this_process_holds_on_it(database: Path) -> None:
+    first = Database(str(database))
+    with first.reading():
+        held = locks_on(database)
+        assert held
+        for read_only in (False, True):
+            assert Index(Database(str(database), read_only=read_only)).newest(1) == []
+        assert locks_on(database) == held
+
+
 def test_asking_for_the_revision_makes_no_index(cli: CommandLine, database: Path) -> None:
     assert Database(str(database)).revision().found is None
     assert cli.ok("db", "current").startswith("found none")
