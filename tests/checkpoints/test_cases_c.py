@@ -248,16 +248,22 @@ def test_what_peft_saved_goes_in_and_out_byte_for_byte_and_peft_says_the_same_wi
 
 @pytest.mark.parametrize(
     ("pattern", "ok"),
-    [(r".*\.(q|v)_proj", True), (r"(?:model\.)?.*q_proj", True), (r"(a+)+b", False), ("(", False), (".*" * 9, False)],
+    [
+        (r".*\.(q|v)_proj", True),
+        (r"(?:model\.)?.*q_proj", True),
+        (r"(.+)+_proj|(a+)+b", True),  # matched here in bounded time
+        ("(", False),
+        (r"(?=.*)q_proj", False),
+    ],
 )
-def test_a_target_that_could_take_for_ever_to_match_is_refused(
+def test_a_target_of_a_kind_that_is_not_matched_here_is_refused(
     pattern: str, ok: bool, home: Path, tmp_path: Path
 ) -> None:
     source = plain(tmp_path / "a", target_modules=pattern)
     if ok:
         kept(home, source)
     else:
-        refused(home, source, "not a regular expression that is safe to use")
+        refused(home, source, "not a regular expression of a kind that is matched here")
 
 
 def test_the_config_may_not_contradict_what_the_file_itself_states(home: Path, tmp_path: Path) -> None:
