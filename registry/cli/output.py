@@ -59,7 +59,7 @@ def line_text(value: object) -> str:
 
 def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Aligned columns."""
-    cells = [list(header), *([cell_text(cell) for cell in row] for row in rows)]
+    cells = [[cell_text(cell) for cell in header], *([cell_text(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
     return "\n".join(lines)

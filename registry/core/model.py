@@ -115,11 +115,11 @@ class Provenance:
     base: str | None = None
     base_revision: str | None = None
     warm_start: Digest | None = None
-    warm_start_source: str | None = None
     resumed_from: Digest | None = None
     stochastic_rounding: bool | None = None
     config: Digest | None = None
     trained_on: str | None = None
+    warm_start_source: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from registry.core import jsontext
 from registry.core.digest import ALGORITHM, HEX_LENGTH, Digest
 from registry.core.errors import InvalidReference, NotFound, Refused
 
@@ -61,7 +60,7 @@ def parse(text: str) -> Reference:
         raise InvalidReference("an empty reference names no adapter")
     run, at, iteration = word.rpartition("@")
     if at:
-        return _run_iteration(word, jsontext.sayable(run), iteration)
+        return _run_iteration(word, run, iteration)
     marked = word.lower().startswith(f"{ALGORITHM}:")
     digits = word.lower().removeprefix(f"{ALGORITHM}:")
     if not _HEX.fullmatch(digits):

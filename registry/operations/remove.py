@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from registry.core import jsontext, records
 from registry.core.digest import Digest
-from registry.core.errors import Conflict, NotFound, Refused
+from registry.core.errors import Conflict, IntegrityError, NotFound
 from registry.core.holds import Hold, HoldKind
 from registry.core.model import ADAPTER_FILES
 from registry.core.records import Record
@@ -130,6 +130,6 @@ def _size(store: Store, digest: Digest) -> int:
     """Bytes of its files. A damaged adapter may lack some."""
     total = 0
     for name in ADAPTER_FILES:
-        with suppress(NotFound, Refused), store.open(digest, name) as file:
+        with suppress(NotFound, IntegrityError), store.open(digest, name) as file:
             total += file.seek(0, os.SEEK_END)
     return total

@@ -255,7 +255,9 @@ def test_provenance_is_what_checkpoint_and_config_say(tmp_path: Path) -> None:
     }
     checkpoint = read(tmp_path / "run", contents(lora_state(), iteration=7), iteration=7, config=config)
     digest = Digest(hashlib.sha256((tmp_path / "run/config.json").read_bytes()).hexdigest())
-    assert checkpoint.provenance == Provenance("r1", 7, "org/base", "abc", PARENT, PARENT, False, digest)
+    assert checkpoint.provenance == Provenance(
+        "r1", 7, "org/base", "abc", PARENT, PARENT, False, digest, warm_start_source="config"
+    )
     assert checkpoint.warnings == ()
 
 

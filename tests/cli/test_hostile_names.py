@@ -188,7 +188,8 @@ def assert_harmless(command: Sequence[str], done: Finished) -> None:
     assert "Traceback" not in done.err, command
     assert done.code in (0, 2, 3, 5, 7), (command, done)
     if "--json" in command:
-        assert not done.out or json.loads(done.out)
+        documents = done.out.splitlines() if command[0] == "find" else [done.out] if done.out else []
+        assert all(json.loads(document) for document in documents)
     else:
         assert max(map(len, (done.out + done.err).splitlines()), default=0) < LINE + 1000, command
 

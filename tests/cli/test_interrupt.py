@@ -92,17 +92,17 @@ def test_an_interrupt_during_an_import_ends_the_command(module: str, busy: tuple
 
 FORGOTTEN = """
 import os, signal, sys
-from registry.cli import app, main
+from registry.cli import main, search
 class Finalized:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
         for _ in range(100):  # where the interrupt is raised
             pass
-listing = app.open_registry
+listing = search.open_registry
 def opened(*arguments):
     Finalized()
     return listing(*arguments)
-app.open_registry = opened
+search.open_registry = opened
 main()
 """
 

@@ -84,10 +84,10 @@ def test_show_of_what_is_not_there_exits_3_and_makes_no_registry(cli: CommandLin
     assert not cli.home.exists()
 
 
-def test_show_of_a_run_whose_name_is_no_text_exits_3(shelf: Shelf) -> None:
+def test_show_of_a_run_whose_name_is_no_text_exits_2(shelf: Shelf) -> None:
     done = shelf.cli("show", "\udcff@3")
-    assert (done.code, done.out) == (3, "")
-    assert "no adapter is known" in done.err
+    assert (done.code, done.out) == (2, "")
+    assert "not RUN@ITER" in done.err
 
 
 def test_show_of_an_adapter_whose_manifest_is_gone_from_store_and_index_exits_5(shelf: Shelf, tmp_path: Path) -> None:

@@ -131,12 +131,19 @@ def test_index_and_the_files_beside_it_have_the_mode_that_the_umask_gives(
         os.umask(before)
 
 
+def make_closed(database: Path) -> None:
+    """An index that no connection is left to, which would write to it when it goes."""
+    made = Database(str(database))
+    made.upgrade()
+    made._engine.dispose()
+
+
 @pytest.mark.parametrize("end", ["", "-wal", "-shm", "-journal"])
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, "link", "dangling link"])
 def test_link_or_no_file_in_an_index_is_refused_without_waiting_and_left_alone(
     end: str, make: Callable[[Path], None] | str, database: Path, tmp_path: Path
 ) -> None:
-    Database(str(database)).upgrade()
+    make_closed(database)
     planted, elsewhere = Path(f"{database}{end}"), tmp_path / "elsewhere"
     planted.unlink(missing_ok=True)
     if callable(make):
@@ -144,7 +151,7 @@ def test_link_or_no_file_in_an_index_is_refused_without_waiting_and_left_alone(
     else:
         planted.symlink_to(elsewhere)
         if make == "link":
-            shutil.copy(database if end else "/dev/null", elsewhere) if end else Database(str(elsewhere)).upgrade()
+            shutil.copy(database, elsewhere) if end else make_closed(elsewhere)
     before = snapshot(tmp_path)
     for read_only in (False, True):
         with pytest.raises(IndexDamaged) as caught:

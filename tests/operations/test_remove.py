@@ -21,6 +21,7 @@ from registry.core.refs import AliasName
 from registry.operations import mend
 from registry.operations.add import add
 from registry.operations.alias import move
+from registry.operations.export import prepare
 from registry.operations.reindex import reindex
 from registry.operations.remove import remove
 from registry.operations.settle import settle
@@ -493,13 +494,13 @@ def test_whoever_publishes_records_or_removes_holds_the_lock(
     remove(store, index, child, now=FUTURE, who="someone@somewhere")
     assert store.seen == ["put", "announce", "remove"]
     store.seen.clear()
-    read = read_checkpoint(str(checkpoints[2]))
-    exports = add(store, index, read, FUTURE)[1]
+    again = prepare(read_checkpoint(str(checkpoints[2])))
+    exports = add(store, index, again, FUTURE)[1]
     assert store.seen == ["put", "remove", "announce", "put", "announce"], "the first two: nothing is left half removed"
     settle(store, index, exports)
     store.seen.clear()
     twin = write_checkpoint(tmp_path / "twin", contents(lora_state(seed=2), iteration=8))
-    exports = add(store, index, read_checkpoint(str(twin)), FUTURE)[1]
+    exports = add(store, index, prepare(read_checkpoint(str(twin))), FUTURE)[1]
     assert store.seen == ["put", "announce"]
     settle(store, index, exports)
     store.seen.clear()
