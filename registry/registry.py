@@ -11,21 +11,23 @@ from typing import TYPE_CHECKING, Unpack
 
 from registry.core import records, refs, search
 from registry.core.digest import Digest
-from registry.core.errors import NotFound, Refused, RegistryError
+from registry.core.errors import NotFound, Refused, RegistryError, StorageError
 from registry.core.lineage import LISTED, Lineage
 from registry.core.model import ReadOptions
 from registry.core.refs import AliasName
 from registry.core.search import Order
 from registry.core.summary import AdapterSummary, IndexRevision, ScorePoint, ScoreRunSummary
 from registry.disk import holds_safetensors, translated
+from registry.operations import seal
 from registry.operations.get import get
 from registry.operations.opened import Opened, now
 from registry.operations.resolve import resolve
-from registry.operations.seal import read_seal, verify
+from registry.operations.seal import read_seal
 
 if TYPE_CHECKING:
     from registry.core.alias import AliasMove
     from registry.core.difference import Difference
+    from registry.index import Index
     from registry.operations.add import Added
     from registry.operations.alias import Moved
     from registry.operations.compare import Compared
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from registry.operations.reindex import Reindexed
     from registry.operations.remove import Removed
     from registry.operations.score import Scored
+    from registry.operations.verify import Verified
 
 
 _WHERE_WRITABLE = "Run `aorlta-reg reindex` where the registry is writable"
@@ -213,7 +216,7 @@ class Registry:
             InvalidReference, NotFound, Ambiguous, IntegrityError, StorageError.
         """
         digest = self.resolve(reference)
-        verify(self._store, digest)
+        seal.verify(self._store, digest)
         return self._store.directory(digest)
 
     def resolve(self, reference: str) -> Digest:
@@ -377,6 +380,39 @@ class Registry:
 
         digest, index = self.resolve(reference), self._opened.mended()
         return remove(self._store, index, digest, now=now(), who=_who(), reason=reason, force=force)
+
+    def verify(
+        self,
+        *references: str,
+        share: float | None = None,
+        seed: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Verified:
+        """Hold every byte, header, config and record of these adapters, or of all, and the index against what they must
+        be. Nothing is changed; the result tells all that is wrong.
+
+        Args:
+            references: the adapters; none for all.
+            share: only a random share of all is looked at, 0 < share <= 1; at least one adapter.
+            seed: of that choice. The result says which it was.
+            progress: called with the bytes read since the last call, and their total.
+
+        Raises:
+            InvalidReference, NotFound, Ambiguous: of a reference.
+            Refused: a share that is none, or of adapters that were named.
+            StorageError: the store cannot even be listed.
+        """
+        from registry.operations.verify import verify  # noqa: PLC0415
+
+        if share is not None and (references or not 0 < share <= 1):
+            raise Refused("no share of all adapters", found=f"{share:g}", expected="more than 0, at most 1, and no REF")
+        only = [self.resolve(reference) for reference in references] if references else None
+        index: Index | RegistryError | None
+        try:
+            index = self._opened.mended_if_any()
+        except StorageError as error:
+            index = error
+        return verify(self._store, index, only, share=share, seed=seed, progress=progress)
 
     def aliases(self) -> list[AliasMove]:
         """Every alias that names an adapter, sorted, each as its last move.

@@ -108,6 +108,11 @@ class Index:
         with self._database.reading() as connection:
             return answers.adapter(connection, digest)
 
+    def digests(self) -> list[Digest]:
+        """All adapters that it knows, removed ones too, sorted."""
+        with self._database.reading() as connection:
+            return answers.digests(connection)
+
     def newest(self, limit: int) -> list[AdapterSummary]:
         """The adapters that were exported last, newest first."""
         with self._database.reading() as connection:

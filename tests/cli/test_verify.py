@@ -1,0 +1,69 @@
+"""`aorlta-reg verify`: exit codes, output, documents."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shelf
+from tests.support.process import CommandLine
+from tests.support.trees import flip
+
+
+@pytest.fixture
+def mine(shelf: Shelf, tmp_path: Path) -> Shelf:
+    """A copy of the shelf, to be changed."""
+    shutil.copytree(shelf.cli.home, tmp_path / "mine")
+    return Shelf(CommandLine(tmp_path / "mine"), shelf.checkpoint, shelf.hex)
+
+
+def test_sound_registry_is_said_to_be_well_on_stdout(shelf: Shelf) -> None:
+    for arguments in (("--all",), (shelf.hex[:6], "run@3"), ("--sample", "5%", "--seed", "1"), ("--all", "--sample=1")):
+        done = shelf.cli("verify", *arguments)
+        assert done.code == 0, done
+        assert done.out.startswith("1 adapters, ")
+        assert done.out.endswith(": all is well\n")
+    assert "--seed 1" in shelf.cli("verify", "--sample", "5%", "--seed", "1").err
+
+
+def test_damage_exits_5_and_every_file_is_named_on_stderr(mine: Shelf) -> None:
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        flip(mine.directory / name)
+    done = mine.cli("verify", "--all")
+    assert done.code == 5
+    assert done.out.rstrip().endswith(f"{len(done.err.splitlines())} findings")
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        assert any(name in line and mine.hex in line and "--repair" in line for line in done.err.splitlines())
+    document = mine.cli("verify", mine.hex, "--json")
+    found = json.loads(document.out)
+    assert document.code == 5
+    assert list(found) == ["checked", "bytes", "findings", "quarantined", "seed", "seconds"]
+    assert {each["digest"] for each in found["findings"]} == {f"sha256:{mine.hex}"}
+    first = next(each for each in found["findings"] if each["check"] == "bytes")
+    assert first["kind"] == "IntegrityError"
+    assert first["expected"] != first["found"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "mentioned"),
+    [
+        ((), 2, "--all"),
+        (("run@3", "--all"), 2, "--all"),
+        (("run@3", "--sample", "5%"), 2, "--sample"),
+        (("--sample", "0%"), 2, "percentage"),
+        (("--sample", "101"), 2, "percentage"),
+        (("--sample", "nan"), 2, "percentage"),
+        (("--all", "--seed", "1"), 2, "--seed"),
+        (("run@4",), 3, "run@4"),
+        (("run@3", "ffff"), 3, "ffff"),
+    ],
+)
+def test_what_cannot_be_meant_exits_with_its_code_and_one_line(
+    arguments: tuple[str, ...], code: int, mentioned: str, shelf: Shelf
+) -> None:
+    done = shelf.cli("verify", *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
+    assert mentioned in done.err
