@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from registry.operations.merge import Merged
     from registry.operations.reindex import Reindexed
     from registry.operations.remove import Removed
+    from registry.operations.repair import Repaired
     from registry.operations.score import Scored
     from registry.operations.verify import Verified
 
@@ -413,6 +414,19 @@ class Registry:
         except StorageError as error:
             index = error
         return verify(self._store, index, only, share=share, seed=seed, progress=progress)
+
+    def repair(self, found: Verified) -> Repaired:
+        """Mend what `verify` found, as far as records and checkpoints tell for certain what it was. Verify again after.
+
+        A damaged copy that is replaced is kept in quarantine.
+
+        Raises:
+            StorageError: the registry cannot be written, or its index cannot be read.
+        """
+        from registry.operations.repair import repair  # noqa: PLC0415
+
+        self._opened.require_writable()
+        return repair(self._store, self._opened.mended(), found.findings)
 
     def aliases(self) -> list[AliasMove]:
         """Every alias that names an adapter, sorted, each as its last move.

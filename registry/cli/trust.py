@@ -13,6 +13,7 @@ from registry.cli.output import Output, error_document, size
 from registry.core.errors import Refused
 
 if TYPE_CHECKING:
+    from registry.operations.repair import Repaired
     from registry.operations.verify import Verified
 
 _PERCENT = 100
@@ -27,12 +28,17 @@ def verify(
         str | None, typer.Option("--sample", metavar="N%", help="A random share of all; at least one adapter.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Choose the same share again.")] = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Make damaged adapters anew, where their checkpoints still match."),
+    ] = False,
     home_option: Home = None,
     as_json: Json = False,
 ) -> None:
     """Check every byte, header, config and record, and the index, and tell all that is wrong: then exit code 5.
 
-    Nothing is changed or deleted.
+    Nothing is deleted, and without --repair nothing is changed. A damaged copy that is replaced is kept in quarantine,
+    and all is checked again after a repair.
     """
     output = Output(as_json=as_json)
     whole = everything or sample is not None
@@ -44,13 +50,21 @@ def verify(
     registry = open_registry(home_option, output)
     with output.progress("verify") as progress:
         done = registry.verify(*(references or ()), share=share, seed=seed, progress=progress)
+    repaired = registry.repair(done) if repair and done.findings else None
+    if repaired is not None:
+        for digest, path in repaired.done:
+            output.note(f"repaired: {digest} <- {path}")
+        for error in repaired.failed:
+            output.error(error)
+        with output.progress("verify again") as progress:
+            done = registry.verify(*(references or ()), share=share, seed=done.seed, progress=progress)
     for finding in done.findings:
         output.error(finding.error)
     if done.seed is not None:
         output.note(f"a random share: --seed {done.seed} chooses it again")
     if done.quarantined:
         output.note(f"{done.quarantined} corrupt copies are kept in quarantine")
-    output.result(_document(done), _text(done))
+    output.result(_document(done, repaired), _text(done))
     raise typer.Exit(exits.DAMAGED if done.findings else exits.DONE)
 
 
@@ -70,7 +84,7 @@ def _text(done: Verified) -> str:
     return f"{what}: {'all is well' if not count else f'{count} finding' + 's' * (count > 1)}"
 
 
-def _document(done: Verified) -> dict[str, Any]:
+def _document(done: Verified, repaired: Repaired | None) -> dict[str, Any]:
     return {
         "checked": done.checked,
         "bytes": done.bytes,
@@ -82,6 +96,8 @@ def _document(done: Verified) -> dict[str, Any]:
             }
             for each in done.findings
         ],
+        "repaired": [] if repaired is None else [{"digest": str(each), "path": path} for each, path in repaired.done],
+        "not_repaired": [] if repaired is None else [error_document(each) for each in repaired.failed],
         "quarantined": done.quarantined,
         "seed": done.seed,
         "seconds": done.seconds,

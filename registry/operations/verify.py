@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from registry.index import Index
 
 Progress = Callable[[int, int], None]
-REMEDY = "Run `aorlta-reg verify --repair` of it, or `aorlta-reg add` of its checkpoint"
 _LOST = "Add its checkpoint again, or restore the files from a copy of the registry"
 _REMOVE = "Look who put it there, and remove it"
 _RESTORE = "Restore the record from a copy of the registry; what it alone said is lost"
@@ -207,7 +206,7 @@ def _check_adapter(store: Store, digest: Digest, read: Callable[[memoryview], No
             found.append(Finding(digest, Check.FILES, unknown))
     except RegistryError as error:
         found.append(Finding(digest, Check.FILES, error))
-    advised = [Finding(each.digest, each.check, _advised(each.error, REMEDY)) for each in found]
+    advised = [Finding(each.digest, each.check, _advised(each.error, seal.REPAIR)) for each in found]
     return advised if store.contains(digest) else []
 
 
@@ -242,7 +241,7 @@ def _is_told(error: RegistryError, found: Sequence[Finding]) -> bool:
 
 def _advised(error: RegistryError, hint: str) -> RegistryError:
     """The same error with this advice, where it has no better."""
-    if error.hint is not None and error.hint != seal.REPAIR:
+    if error.hint is not None:
         return error
     return type(error)(
         error.problem, path=error.path, key=error.key, expected=error.expected, found=error.found, hint=hint

@@ -40,7 +40,7 @@ def test_damage_exits_5_and_every_file_is_named_on_stderr(mine: Shelf) -> None:
     document = mine.cli("verify", mine.hex, "--json")
     found = json.loads(document.out)
     assert document.code == 5
-    assert list(found) == ["checked", "bytes", "findings", "quarantined", "seed", "seconds"]
+    assert list(found) == ["checked", "bytes", "findings", "repaired", "not_repaired", "quarantined", "seed", "seconds"]
     assert {each["digest"] for each in found["findings"]} == {f"sha256:{mine.hex}"}
     first = next(each for each in found["findings"] if each["check"] == "bytes")
     assert first["kind"] == "IntegrityError"
