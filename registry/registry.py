@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from registry.operations.alias import Moved
     from registry.operations.compare import Compared
     from registry.operations.export import Exported
+    from registry.operations.gc import Collected
     from registry.operations.merge import Merged
     from registry.operations.reindex import Reindexed
     from registry.operations.remove import Removed
@@ -427,6 +428,40 @@ class Registry:
 
         self._opened.require_writable()
         return repair(self._store, self._opened.mended(), found.findings)
+
+    def gc(
+        self,
+        *,
+        keep_last: int | None = None,
+        older_than: str | None = None,
+        keep_aliased: bool = True,
+        keep_scored: bool = True,
+        dry_run: bool = False,
+    ) -> Collected:
+        """Remove the adapters that nothing keeps. Their records stay, and their checkpoints can be added again.
+
+        Args:
+            keep_last: keep the last so many of each run, and whatever has an export of no run.
+            older_than: keep what was first exported since: hours, days or weeks ago, as `12h`, `30d`, `2w`.
+            keep_aliased: keep what an alias names.
+            keep_scored: keep what a score run used.
+            dry_run: only tell what would go.
+
+        Raises:
+            Refused: neither `keep_last` nor `older_than` says what may go, or no such number or age.
+            StorageError.
+        """
+        from registry.core.retention import Policy, age, ago  # noqa: PLC0415
+        from registry.operations.gc import gc  # noqa: PLC0415
+
+        if (keep_last is None and older_than is None) or (keep_last is not None and keep_last < 0):
+            raise Refused("say what may go", expected="--keep-last N or --older-than AGE", key="gc")
+        before = None if older_than is None else ago(now(), age(older_than))
+        policy = Policy(keep_last, before, keep_aliased, keep_scored)
+        if not dry_run:
+            self._opened.require_writable()
+        index = self._opened.mended()
+        return gc(self._store, index, policy, now=now(), who=_who(), dry_run=dry_run)
 
     def aliases(self) -> list[AliasMove]:
         """Every alias that names an adapter, sorted, each as its last move.

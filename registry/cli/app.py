@@ -280,3 +280,4 @@ app.command("list")(search.list_)
 for command in (search.find, models.merge, models.compare, models.diff, lineage.lineage, index.reindex, removal.rm):
     app.command()(command)
 app.command()(trust.verify)
+app.command()(trust.gc)

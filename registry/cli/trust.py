@@ -1,4 +1,4 @@
-"""The command that checks what is stored."""
+"""The commands that check what is stored, and that remove what is no longer needed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import typer
 from registry.cli import exits
 from registry.cli.arguments import Home, Json
 from registry.cli.environment import open_registry
-from registry.cli.output import Output, error_document, size
+from registry.cli.output import Output, error_document, size, table
 from registry.core.errors import Refused
 
 if TYPE_CHECKING:
+    from registry.operations.gc import Collected
     from registry.operations.repair import Repaired
     from registry.operations.verify import Verified
 
@@ -66,6 +67,60 @@ def verify(
         output.note(f"{done.quarantined} corrupt copies are kept in quarantine")
     output.result(_document(done, repaired), _text(done))
     raise typer.Exit(exits.DAMAGED if done.findings else exits.DONE)
+
+
+def gc(
+    keep_last: Annotated[
+        int | None, typer.Option("--keep-last", min=0, metavar="N", help="Keep the last N adapters of each run.")
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="AGE", help="Keep what is younger than 12h, 30d or 2w.")
+    ] = None,
+    keep_aliased: Annotated[
+        bool, typer.Option("--keep-aliased/--no-keep-aliased", help="Keep what an alias names.")
+    ] = True,
+    keep_scored: Annotated[
+        bool, typer.Option("--keep-scored/--no-keep-scored", help="Keep what a score run used.")
+    ] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go, and how many bytes.")] = False,
+    home_option: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Remove the adapters that nothing keeps, and list them. What another adapter was trained from is always kept.
+
+    Their records stay, with why they were removed, and their checkpoints can be added again.
+    """
+    output = Output(as_json=as_json)
+    done = open_registry(home_option, output).gc(
+        keep_last=keep_last,
+        older_than=older_than,
+        keep_aliased=keep_aliased,
+        keep_scored=keep_scored,
+        dry_run=dry_run,
+    )
+    for error in done.failed:
+        output.error(error)
+    output.note(f"{'would remove' if dry_run else 'removed'} {len(done.gone)} adapters, {size(done.bytes)}")
+    rows = ((each.digest, each.run or "-", _or_dash(each.iteration), each.bytes) for each in done.gone)
+    document = _collected(done, dry_run=dry_run)
+    output.result(document, table(("DIGEST", "RUN", "ITER", "BYTES"), rows) if done.gone else None)
+    raise typer.Exit(max((exits.code_of(error) for error in done.failed), default=exits.DONE))
+
+
+def _or_dash(value: int | None) -> object:
+    return "-" if value is None else value
+
+
+def _collected(done: Collected, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dry_run": dry_run,
+        "adapters": [
+            {"digest": str(each.digest), "run": each.run, "iteration": each.iteration, "bytes": each.bytes}
+            for each in done.gone
+        ],
+        "bytes": done.bytes,
+        "errors": [error_document(each) for each in done.failed],
+    }
 
 
 def _share(text: str) -> float:
