@@ -6,6 +6,7 @@ Nothing is guessed: the files must have the sha256 that a record of the adapter 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, RegistryError
 from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS, Checkpoint, ReadOptions
 from registry.core.records import Record
-from registry.disk import hash_file
+from registry.disk import hash_file, translated
 from registry.operations import export, seal
 from registry.operations.gone import standing
 from registry.operations.settle import settle
@@ -140,6 +141,8 @@ def _exported_again(store: Store, record: Record) -> export.Export:
 
     stated = record.predicate
     path, origin = stated["checkpoint"]["path"], stated["base"]
+    with translated(path):
+        os.stat(path)  # a reader would say what else it looked for
     options: ReadOptions = {"allow_nonfinite": bool(stated["adapter"]["nonfinite"])}
     if stated["alpha_source"] == "option":
         options["alpha"] = stated["lora"]["lora_alpha"]

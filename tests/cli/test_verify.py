@@ -1,4 +1,4 @@
-"""`aorlta-reg verify`: exit codes, output, documents."""
+"""`aorlta-reg verify` and `gc`: exit codes, output, documents."""
 
 from __future__ import annotations
 
@@ -67,3 +67,33 @@ def test_what_cannot_be_meant_exits_with_its_code_and_one_line(
     done = shelf.cli("verify", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
     assert mentioned in done.err
+
+
+def test_repair_exits_0_once_all_is_well_and_5_where_the_checkpoint_is_gone(mine: Shelf, tmp_path: Path) -> None:
+    flip(mine.directory / "adapter_model.safetensors")
+    done = mine.cli("verify", "--all", "--repair", "--json")
+    found = json.loads(done.out)
+    assert (done.code, found["findings"], found["not_repaired"], found["quarantined"]) == (0, [], [], 1)
+    assert [each["digest"] for each in found["repaired"]] == [f"sha256:{mine.hex}"]
+    home = tmp_path / "other"
+    checkpoint = shutil.copytree(mine.checkpoint, tmp_path / "run" / "ckpt" / "iter-3")
+    cli = CommandLine(home)
+    digest = cli.ok("add", checkpoint, "--alpha", "8")
+    shutil.rmtree(tmp_path / "run")
+    flip(home / "adapters" / digest[7:9] / digest[7:] / "adapter_config.json")
+    done = cli("verify", digest, "--repair")
+    assert (done.code, "no such file" in done.err) == (5, True)
+    assert "1 finding" in done.out
+
+
+def test_gc_lists_what_goes_on_stdout_and_says_so_before(mine: Shelf) -> None:
+    assert mine.cli("gc").code == 2
+    assert mine.cli("gc", "--older-than", "soon").code == 2
+    done = mine.cli("gc", "--keep-last", "1")
+    assert (done.code, done.out, done.err) == (0, "", "removed 0 adapters, 0 B\n")
+    told = mine.cli("gc", "--keep-last", "0", "--dry-run", "--json")
+    went = mine.cli("gc", "--keep-last", "0", "--json")
+    assert json.loads(went.out) == json.loads(told.out) | {"dry_run": False}
+    (adapter,) = json.loads(went.out)["adapters"]
+    assert (adapter["digest"], adapter["run"], adapter["iteration"]) == (f"sha256:{mine.hex}", "run", 3)
+    assert "gc: --keep-last 0" in mine.cli("path", mine.hex).err
