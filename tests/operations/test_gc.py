@@ -21,7 +21,7 @@ from tests.support.trees import snapshot
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Digest]]:
-    """Runs a (1 to 4), b (1, 2, 2) and c, which started from a@1; an adapter of no run; an alias of a@2, a score of b@1."""
+    """Runs a (1 to 4), b (1, 2, 2), c, which started from a@1; one of no run; an alias of a@2, a score of b@1."""
     root = tmp_path_factory.mktemp("shelf")
     registry = Registry(root / "home", note=lambda _: None)
     named = {f"a{number}": each for number, each in enumerate(add_run(registry, root, "a", (1, 2, 3, 4)), 1)}
