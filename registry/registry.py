@@ -11,29 +11,34 @@ from typing import TYPE_CHECKING, Unpack
 
 from registry.core import records, refs, search
 from registry.core.digest import Digest
-from registry.core.errors import NotFound, Refused, RegistryError
+from registry.core.errors import NotFound, Refused, RegistryError, StorageError
 from registry.core.lineage import LISTED, Lineage
 from registry.core.model import ReadOptions
 from registry.core.refs import AliasName
 from registry.core.search import Order
 from registry.core.summary import AdapterSummary, IndexRevision, ScorePoint, ScoreRunSummary
 from registry.disk import holds_safetensors, translated
+from registry.operations import seal
 from registry.operations.get import get
 from registry.operations.opened import Opened, now
 from registry.operations.resolve import resolve
-from registry.operations.seal import read_seal, verify
+from registry.operations.seal import read_seal
 
 if TYPE_CHECKING:
     from registry.core.alias import AliasMove
     from registry.core.difference import Difference
+    from registry.index import Index
     from registry.operations.add import Added
     from registry.operations.alias import Moved
     from registry.operations.compare import Compared
     from registry.operations.export import Exported
+    from registry.operations.gc import Collected
     from registry.operations.merge import Merged
     from registry.operations.reindex import Reindexed
     from registry.operations.remove import Removed
+    from registry.operations.repair import Repaired
     from registry.operations.score import Scored
+    from registry.operations.verify import Verified
 
 
 _WHERE_WRITABLE = "Run `aorlta-reg reindex` where the registry is writable"
@@ -213,7 +218,7 @@ class Registry:
             InvalidReference, NotFound, Ambiguous, IntegrityError, StorageError.
         """
         digest = self.resolve(reference)
-        verify(self._store, digest)
+        seal.verify(self._store, digest)
         return self._store.directory(digest)
 
     def resolve(self, reference: str) -> Digest:
@@ -377,6 +382,86 @@ class Registry:
 
         digest, index = self.resolve(reference), self._opened.mended()
         return remove(self._store, index, digest, now=now(), who=_who(), reason=reason, force=force)
+
+    def verify(
+        self,
+        *references: str,
+        share: float | None = None,
+        seed: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Verified:
+        """Hold every byte, header, config and record of these adapters, or of all, and the index against what they must
+        be. Nothing is changed; the result tells all that is wrong.
+
+        Args:
+            references: the adapters; none for all.
+            share: only a random share of all is looked at, 0 < share <= 1; at least one adapter.
+            seed: of that choice. The result says which it was.
+            progress: called with the bytes read since the last call, and their total.
+
+        Raises:
+            InvalidReference, NotFound, Ambiguous: of a reference.
+            Refused: a share that is none, or of adapters that were named.
+            StorageError: the store cannot even be listed.
+        """
+        from registry.operations.verify import verify  # noqa: PLC0415
+
+        if share is not None and (references or not 0 < share <= 1):
+            raise Refused("no share of all adapters", found=f"{share:g}", expected="more than 0, at most 1, and no REF")
+        only = [self.resolve(reference) for reference in references] if references else None
+        index: Index | RegistryError | None
+        try:
+            index = self._opened.mended_if_any()
+        except StorageError as error:
+            index = error
+        return verify(self._store, index, only, share=share, seed=seed, progress=progress)
+
+    def repair(self, found: Verified) -> Repaired:
+        """Mend what `verify` found, as far as records and checkpoints tell for certain what it was. Verify again after.
+
+        A damaged copy that is replaced is kept in quarantine.
+
+        Raises:
+            StorageError: the registry cannot be written, or its index cannot be read.
+        """
+        from registry.operations.repair import repair  # noqa: PLC0415
+
+        self._opened.require_writable()
+        return repair(self._store, self._opened.mended(), found.findings)
+
+    def gc(
+        self,
+        *,
+        keep_last: int | None = None,
+        older_than: str | None = None,
+        keep_aliased: bool = True,
+        keep_scored: bool = True,
+        dry_run: bool = False,
+    ) -> Collected:
+        """Remove the adapters that nothing keeps. Their records stay, and their checkpoints can be added again.
+
+        Args:
+            keep_last: keep the last so many of each run, and whatever has an export of no run.
+            older_than: keep what was first exported since: hours, days or weeks ago, as `12h`, `30d`, `2w`.
+            keep_aliased: keep what an alias names.
+            keep_scored: keep what a score run used.
+            dry_run: only tell what would go.
+
+        Raises:
+            Refused: neither `keep_last` nor `older_than` says what may go, or no such number or age.
+            StorageError.
+        """
+        from registry.core.retention import Policy, age, ago  # noqa: PLC0415
+        from registry.operations.gc import gc  # noqa: PLC0415
+
+        if (keep_last is None and older_than is None) or (keep_last is not None and keep_last < 0):
+            raise Refused("say what may go", expected="--keep-last N or --older-than AGE", key="gc")
+        before = None if older_than is None else ago(now(), age(older_than))
+        policy = Policy(keep_last, before, keep_aliased, keep_scored)
+        if not dry_run:
+            self._opened.require_writable()
+        index = self._opened.mended()
+        return gc(self._store, index, policy, now=now(), who=_who(), dry_run=dry_run)
 
     def aliases(self) -> list[AliasMove]:
         """Every alias that names an adapter, sorted, each as its last move.

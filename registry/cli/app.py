@@ -25,6 +25,7 @@ from registry.cli import (
     removal,
     scores,
     search,
+    trust,
 )
 from registry.cli.arguments import AllowNonfinite, Alpha, Base, Checkpoint, Checkpoints, Home, Json, Parent, Ref, Run
 from registry.cli.environment import open_registry
@@ -278,3 +279,5 @@ def show(reference: Ref, home_option: Home = None, as_json: Json = False) -> Non
 app.command("list")(search.list_)
 for command in (search.find, models.merge, models.compare, models.diff, lineage.lineage, index.reindex, removal.rm):
     app.command()(command)
+app.command()(trust.verify)
+app.command()(trust.gc)

@@ -41,6 +41,13 @@ def adapter(connection: Connection, digest: Digest) -> AdapterSummary | None:
     return None if row is None else summaries(connection, [row])[0]
 
 
+def digests(connection: Connection) -> list[Digest]:
+    """All adapters that are known, removed ones too, sorted."""
+    return [
+        Digest(each) for each in connection.execute(select(adapters.c.digest).order_by(adapters.c.digest)).scalars()
+    ]
+
+
 def newest(connection: Connection, limit: int) -> list[AdapterSummary]:
     """The adapters that were exported last, newest first."""
     there = select(adapters).where(adapters.c.removed_at.is_(None))

@@ -14,9 +14,10 @@ from registry.core.holds import Hold
 from registry.core.lineage import Kind, Lineage, Start
 from registry.core.records import Record
 from registry.core.refs import AliasName, RunIteration
+from registry.core.retention import Expendable, Policy
 from registry.core.search import Criteria, Order
 from registry.core.summary import AdapterSummary, IndexChange, ScorePoint, ScoreRunSummary
-from registry.index import ancestry, answers, kinship, scores, search
+from registry.index import ancestry, answers, expendable, kinship, scores, search
 from registry.index.database import Database
 from registry.index.holds import holds
 from registry.index.rebuild import rebuild
@@ -107,6 +108,16 @@ class Index:
         """One adapter, or None if the index has not heard of it."""
         with self._database.reading() as connection:
             return answers.adapter(connection, digest)
+
+    def expendable(self, policy: Policy) -> list[Expendable]:
+        """The adapters that a policy lets go, oldest first."""
+        with self._database.reading() as connection:
+            return expendable.expendable(connection, policy)
+
+    def digests(self) -> list[Digest]:
+        """All adapters that it knows, removed ones too, sorted."""
+        with self._database.reading() as connection:
+            return answers.digests(connection)
 
     def newest(self, limit: int) -> list[AdapterSummary]:
         """The adapters that were exported last, newest first."""

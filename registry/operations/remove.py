@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -53,7 +53,15 @@ class Removed:
 
 
 def remove(
-    store: Store, index: Index, digest: Digest, *, now: str, who: str, reason: str | None = None, force: bool = False
+    store: Store,
+    index: Index,
+    digest: Digest,
+    *,
+    now: str,
+    who: str,
+    reason: str | None = None,
+    force: bool = False,
+    overrides: Callable[[Hold], bool] = lambda _: False,
 ) -> Removed:
     """Delete an adapter and record that. Its records stay, and its checkpoint can be added again.
 
@@ -68,6 +76,7 @@ def remove(
         who: whoever does it, for the record.
         reason: why, for the record.
         force: remove it even where somebody relies on it.
+        overrides: remove it even where one relies on it of which this is true.
 
     Raises:
         NotFound: no such adapter; where it was removed, the error says when and by whom.
@@ -81,15 +90,15 @@ def remove(
         if not store.contains(digest):
             raise gone.not_found(store, digest)
         overrode = tuple(moving.holds(digest))
-        if overrode and not force:
+        if not force and not all(map(overrides, overrode)):
             raise _conflict(digest, overrode)
         exports = _exports(store, digest)
-        size, at = _size(store, digest), later(now, _dates(store, digest))
+        nbytes, at = size(store, digest), later(now, _dates(store, digest))
         predicate = {
             "format": FORMAT,
             "reason": reason,
             "overrode": [{"kind": hold.kind.value, "name": hold.name} for hold in overrode],
-            "bytes": size,
+            "bytes": nbytes,
             "removed_at": at,
             "removed_by": who,
         }
@@ -99,7 +108,7 @@ def remove(
         store.remove(digest)
     for each in (*settled, *exports, record):
         store.settle(each)
-    return Removed(digest, size, at, reason, overrode, record.digest)
+    return Removed(digest, nbytes, at, reason, overrode, record.digest)
 
 
 def _conflict(digest: Digest, holds: Sequence[Hold]) -> Conflict:
@@ -126,7 +135,7 @@ def _dates(store: Store, digest: Digest) -> list[str]:
     return exported + [each.predicate["removed_at"] for each in gone.removals(store, digest)]
 
 
-def _size(store: Store, digest: Digest) -> int:
+def size(store: Store, digest: Digest) -> int:
     """Bytes of its files. A damaged adapter may lack some."""
     total = 0
     for name in ADAPTER_FILES:

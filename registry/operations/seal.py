@@ -19,7 +19,7 @@ from registry.core.records import Record
 from registry.disk import Comparison, blocks, hash_file
 from registry.store import Store
 
-REPAIR = "Run `aorlta-reg add` on its checkpoint again: the stored copy is then replaced"
+REPAIR = "Run `aorlta-reg verify --repair` of it, or `aorlta-reg add` of its checkpoint: that replaces the stored copy"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,14 @@ class Store(Protocol):
         """One file of an adapter, open for reading."""
         ...
 
+    def names(self, digest: Digest) -> list[str]:
+        """The names of all that lies where the files of an adapter do, sorted; none where no such adapter is stored."""
+        ...
+
+    def quarantined(self) -> int:
+        """How many corrupt adapters were moved aside and are kept as evidence."""
+        ...
+
     def remove(self, digest: Digest) -> bool:
         """Delete an adapter: gone for readers at once and durably, whole; who has one of its files open reads on.
 

@@ -79,6 +79,12 @@ class LocalStore:
         with directory_inside(self._home, *_adapter(digest)) as directory:
             return open_inside(directory, name, os.path.join(self.directory(digest), name))
 
+    def names(self, digest: Digest) -> list[str]:
+        return names_inside(self._home, *_adapter(digest))
+
+    def quarantined(self) -> int:
+        return len(names_inside(self._home, _QUARANTINE))
+
     def remove(self, digest: Digest) -> bool:
         final = self.directory(digest)
         if not self.contains(digest):

@@ -1,0 +1,248 @@
+"""Verify: every byte, header, config and record of adapters, and the index, held against what they must be. Tells all
+that is wrong, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from threading import Event, Lock
+from typing import TYPE_CHECKING
+
+from registry.adapter.stored import read_adapter
+from registry.core import records
+from registry.core.digest import Digest
+from registry.core.errors import IntegrityError, RegistryError, StorageError
+from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
+from registry.disk import hash_file
+from registry.operations import against_index, seal
+from registry.operations.gone import standing
+from registry.store import Store
+
+if TYPE_CHECKING:
+    from registry.index import Index
+
+Progress = Callable[[int, int], None]
+_LOST = "Add its checkpoint again, or restore the files from a copy of the registry"
+_REMOVE = "Look who put it there, and remove it"
+_RESTORE = "Restore the record from a copy of the registry; what it alone said is lost"
+
+
+class Check(StrEnum):
+    """What was held against what."""
+
+    SEAL = "seal"  # digest, manifest and records against one another
+    BYTES = "bytes"  # a file against the sha256 that is stated of it
+    CONTENTS = "contents"  # header and tensors against the config
+    FILES = "files"  # the files that are there against those that should be
+    RECORD = "record"
+    INDEX = "index"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. `digest` is the adapter that it is about, None where it is about none."""
+
+    digest: Digest | None
+    check: Check
+    error: RegistryError
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The result of `verify`.
+
+    Attributes:
+        checked: how many stored adapters.
+        bytes: how long their files are together.
+        findings: all that is wrong, by adapter.
+        quarantined: how many corrupt copies are kept as evidence.
+        seed: of the random choice, where only a share was looked at.
+        seconds: how long it took.
+    """
+
+    checked: int
+    bytes: int
+    findings: tuple[Finding, ...]
+    quarantined: int
+    seed: int | None
+    seconds: float
+
+
+def verify(
+    store: Store,
+    index: Index | RegistryError | None,
+    only: Iterable[Digest] | None,
+    *,
+    share: float | None = None,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> Verified:
+    """Check adapters, their records, and what the index says of them.
+
+    Args:
+        store: what is read.
+        index: what is held against the records; why it cannot be read; or None where there is no registry.
+        only: these adapters, which are stored; None for all, and all that is recorded or indexed.
+        share: of all, only a random share is looked at, 0 < share <= 1, and at least one.
+        seed: of that choice.
+        progress: called, by one thread at a time, with the bytes read since the last call, and their total.
+
+    Raises:
+        StorageError: the store cannot even be listed.
+    """
+    started = time.perf_counter()
+    stored = sorted(set(store.digests() if only is None else only))
+    whole = only is None and share is None
+    if share is not None:
+        seed = secrets.randbelow(1 << 32) if seed is None else seed
+        stored = _sampled(stored, share, seed)
+    subjects = sorted({*stored, *store.subjects()}) if whole else stored
+    findings = [*_pending(store)] if whole else []
+    findings += chain.from_iterable(_check_records(store, subject) for subject in subjects)
+    sizes = {digest: _size(store, digest) for digest in stored}
+    findings += _check_files(store, sizes, progress)
+    if isinstance(index, RegistryError):
+        findings.append(Finding(None, Check.INDEX, index))
+    elif index is not None:
+        findings += _check_index(store, index, subjects, whole=whole)
+    findings.sort(key=lambda each: (each.digest is not None, each.digest or Digest("0" * 64)))
+    total, seconds = sum(sizes.values()), time.perf_counter() - started
+    return Verified(len(stored), total, tuple(findings), store.quarantined(), seed if share else None, seconds)
+
+
+def _sampled(stored: Sequence[Digest], share: float, seed: int) -> list[Digest]:
+    count = min(len(stored), max(1, round(len(stored) * share)))
+    return sorted(random.Random(seed).sample(stored, count))  # noqa: S311  repeatable, and no secret
+
+
+def _pending(store: Store) -> list[Finding]:
+    """Announced records that cannot be read: whoever looks at them can only pass over them."""
+    refused: list[RegistryError] = []
+    store.unsettled(refused.append)
+    return [Finding(None, Check.RECORD, error) for error in refused]
+
+
+def _check_records(store: Store, subject: Digest) -> list[Finding]:
+    damaged: list[RegistryError] = []
+    known = store.records(subject, refused=damaged.append)
+    found = [Finding(subject, Check.RECORD, _advised(error, _RESTORE)) for error in damaged]
+    exports = [each for each in known if each.kind == records.EXPORT]
+    removal = standing(store, subject)
+    stored = store.contains(subject)
+    if stored and removal is not None and store.contains(subject):
+        hint = "Run `aorlta-reg add` on its checkpoint to have it again, or `aorlta-reg rm` to be rid of it"
+        error = IntegrityError("is stored although it was removed", key=str(subject), hint=hint)
+        found.append(Finding(subject, Check.RECORD, error))
+    if exports and not stored and removal is None and not store.contains(subject) and not standing(store, subject):
+        error = IntegrityError("is recorded, but its files are gone", key=str(subject), hint=_LOST)
+        found.append(Finding(subject, Check.FILES, error))
+    return found
+
+
+def _check_index(store: Store, index: Index, subjects: Sequence[Digest], *, whole: bool) -> list[Finding]:
+    try:
+        differing = list(against_index.differing(store, index, subjects, whole=whole))
+    except StorageError as error:
+        return [Finding(None, Check.INDEX, error)]
+    return [Finding(digest, Check.INDEX, error) for digest, error in differing]
+
+
+def _size(store: Store, digest: Digest) -> int:
+    total = 0
+    for name in ADAPTER_FILES:
+        with suppress(RegistryError), store.open(digest, name) as file:  # what cannot be opened is told when it is read
+            total += file.seek(0, os.SEEK_END)
+    return total
+
+
+def _check_files(store: Store, sizes: dict[Digest, int], progress: Progress | None) -> list[Finding]:
+    """Check the adapters on all cores, the longest first so that none is left alone with it at the end."""
+    order = sorted(sizes, key=lambda digest: (-sizes[digest], digest))
+    total, stop, lock = sum(sizes.values()), Event(), Lock()
+
+    def read(block: memoryview) -> None:
+        if stop.is_set():
+            raise InterruptedError
+        if progress is not None:
+            with lock:
+                progress(len(block), total)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        waiting = [pool.submit(_check_adapter, store, digest, read) for digest in order]
+        try:
+            return [finding for each in waiting for finding in each.result()]
+        except BaseException:  # an interrupt most likely: what is being hashed need not be finished
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _check_adapter(store: Store, digest: Digest, read: Callable[[memoryview], None]) -> list[Finding]:
+    """All that is wrong with the files of one adapter; nothing if it was removed meanwhile."""
+    found, stated = _check_seal(store, digest)
+    for name in ADAPTER_FILES:
+        try:
+            _check_file(store, digest, name, stated.get(name), read)
+        except RegistryError as error:
+            if name in stated:  # otherwise what states it has just been named
+                found.append(Finding(digest, Check.BYTES, error))
+    try:
+        with seal.opened(store, digest, WEIGHTS) as weights:
+            read_adapter(weights, seal.read(store, digest, CONFIG))
+    except RegistryError as error:
+        if not _is_told(error, found):
+            found.append(Finding(digest, Check.CONTENTS, error))
+    try:
+        for name in sorted(set(store.names(digest)) - {*ADAPTER_FILES}):
+            unknown = IntegrityError("is no file of an adapter", path=name, key=str(digest), hint=_REMOVE)
+            found.append(Finding(digest, Check.FILES, unknown))
+    except RegistryError as error:
+        found.append(Finding(digest, Check.FILES, error))
+    advised = [Finding(each.digest, each.check, _advised(each.error, seal.REPAIR)) for each in found]
+    return advised if store.contains(digest) else []
+
+
+def _check_seal(store: Store, digest: Digest) -> tuple[list[Finding], dict[str, Digest]]:
+    """What is wrong with the small files, and the sha256 that is stated of each file, as far as that can be told."""
+    try:
+        sealed = seal.read_seal(store, digest)
+    except RegistryError as error:
+        return [Finding(digest, Check.SEAL, error)], {WEIGHTS: digest}
+    problem = "the export that its manifest states is not recorded"
+    announced = {each.digest for each in seal.announced(store, digest)}
+    lost = [each for each in sealed.missing if each.digest not in announced]
+    unrecorded = IntegrityError(problem, path=MANIFEST, key=str(digest))
+    return [Finding(digest, Check.RECORD, unrecorded) for _ in lost], sealed.files
+
+
+def _check_file(
+    store: Store, digest: Digest, name: str, stated: Digest | None, read: Callable[[memoryview], None]
+) -> None:
+    with seal.opened(store, digest, name) as file:
+        actual = hash_file(file, read)
+        if stated is not None and actual != stated:
+            raise IntegrityError(
+                "stored bytes do not match their digest", path=file.name, key=str(digest), found=actual, expected=stated
+            )
+
+
+def _is_told(error: RegistryError, found: Sequence[Finding]) -> bool:
+    """Whether the same was found of the same file before: that it is missing, or cannot be read."""
+    return any((each.error.path, each.error.problem) == (error.path, error.problem) for each in found)
+
+
+def _advised(error: RegistryError, hint: str) -> RegistryError:
+    """The same error with this advice, where it has no better."""
+    if error.hint is not None:
+        return error
+    return type(error)(
+        error.problem, path=error.path, key=error.key, expected=error.expected, found=error.found, hint=hint
+    )
