@@ -22,13 +22,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=4, help="for all together")
     parser.add_argument("--seed", type=int, default=0, help="another order, another crowd")
     parser.add_argument("--processes", type=int, default=16, help="commands at once")
+    parser.add_argument("--points", type=int, help="so many kills and so many faults, however long that takes")
     options = parser.parse_args()
     seconds = [options.minutes * 60 * share for share in _SHARES]
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         scratch = Path(name)
         world = make_world(scratch / "world")
-        killed = kills(world, scratch, options.seed, seconds[0])
-        failed = faults(world, scratch, options.seed, seconds[1])
+        killed = kills(world, scratch, options.seed, seconds[0], options.points)
+        failed = faults(world, scratch, options.seed, seconds[1], options.points)
         load = crowd(world, scratch, options.seed, seconds[2], options.processes)
     findings = [*killed.findings, *failed.findings, *load.findings]
     for finding in findings[:50]:

@@ -18,7 +18,7 @@ from tests.support.trees import flip
 
 @dataclass(frozen=True)
 class World:
-    """What the commands work on, below `root`. `digests` are of the checkpoints of the same names; a and b are twins."""
+    """What the commands work on, below `root`. `digests` are those that the checkpoints give; a and b are twins."""
 
     root: Path
     checkpoints: dict[str, Path]

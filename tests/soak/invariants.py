@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from registry import Digest, IntegrityError, NotFound, Registry
@@ -150,9 +151,13 @@ def _check_moves(registry: Registry, promises: Promises) -> list[Finding]:
         moves = registry.alias_history(name)
         if [move.sequence for move in moves] != [*range(1, len(moves) + 1)]:
             found.append(Finding(LOST, f"alias {name}: the moves have gaps"))
-        for before, after in zip(moves, moves[1:], strict=False):
+        for before, after in pairwise(moves):
             if before.after != after.before:
                 found.append(Finding(LOST, f"alias {name}: move {after.sequence} overlooked one"))
         there = {str(move.record) for move in moves}
-        found += [Finding(LOST, f"move {record} of {name}") for at, record in promises.moves - {(name, each) for each in there} if at == name]
+        found += [
+            Finding(LOST, f"move {record} of {name}")
+            for at, record in promises.moves - {(name, each) for each in there}
+            if at == name
+        ]
     return found

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from registry.cli.app import app
 from tests.soak.invariants import readable
+from tests.soak.server import load_everything
 from tests.support import forked
 
 _KILLED = 0.15
@@ -117,10 +116,12 @@ def _account(child: _Child, code: int, done: dict[str, Any]) -> None:
         answer = None
         if code == 0 and child.kind in ("add", "alias", "score", "rm"):
             # notes come first, on stderr: the document is the last thing that is printed
-            answer, _ = json.JSONDecoder().raw_decode(text[text.index("\n{\n") + 1 if not text.startswith("{") else 0 :])
+            answer, _ = json.JSONDecoder().raw_decode(
+                text[text.index("\n{\n") + 1 if not text.startswith("{") else 0 :]
+            )
         done["ends"].append([child.kind, child.what, code, child.target and str(child.target), answer])
 
 
 if __name__ == "__main__":
-    assert app is not None
-    sys.exit(main())
+    load_everything()
+    main()

@@ -29,28 +29,34 @@ class Struck:
     complete: bool = False
 
 
-def kills(world: World, scratch: Path, seed: int, seconds: float) -> Struck:
-    """Kill every command in every call, in random order until time is up."""
-    return _strike(world, scratch, Random(seed), seconds, (KILL,))
+def kills(world: World, scratch: Path, seed: int, seconds: float, points: int | None = None) -> Struck:
+    """Kill every command in every call, in random order, until time is up or there were so many points."""
+    return _strike(world, scratch, Random(seed), seconds, points, (KILL,))
 
 
-def faults(world: World, scratch: Path, seed: int, seconds: float) -> Struck:
+def faults(world: World, scratch: Path, seed: int, seconds: float, points: int | None = None) -> Struck:
     """Let every call of every command fail with every error, likewise."""
-    return _strike(world, scratch, Random(seed), seconds, tuple(f"error={error}" for error in ERRORS))
+    return _strike(world, scratch, Random(seed), seconds, points, tuple(f"error={error}" for error in ERRORS))
 
 
-def _strike(world: World, scratch: Path, random: Random, seconds: float, kinds: tuple[str, ...]) -> Struck:
+def _strike(
+    world: World, scratch: Path, random: Random, seconds: float, points: int | None, kinds: tuple[str, ...]
+) -> Struck:
     result, ends = Struck(), time.monotonic() + seconds
+
+    def enough() -> bool:
+        return time.monotonic() >= ends if points is None else result.points.total() >= points
+
     with ExitStack() as stack:
         plain = stack.enter_context(server(scratch))
         servers = {kind: stack.enter_context(server(scratch, kind)) for kind in kinds}
         lanes = [(row, call, kind, _numbers(call, random)) for row in ROWS for call in CALLS for kind in kinds]
         random.shuffle(lanes)
-        while lanes and time.monotonic() < ends:  # one point of each lane in turn, so that none is left to the end
+        while lanes and not enough():  # one point of each lane in turn, so that none is left to the end
             left = []
             for lane in lanes:
                 row, call, kind, numbers = lane
-                if time.monotonic() >= ends:
+                if enough():
                     break
                 if _one(row, world, scratch / "at", call, next(numbers), servers[kind], plain, result):
                     left.append(lane)
