@@ -63,6 +63,7 @@ class Row:
         repeats: exit codes of the same command once more, after the first was killed.
         damaged: checkpoints whose stored adapter may be refused until then.
         gives: checkpoints of which `out` may hold the adapter.
+        empties: it leaves an empty index, of which the next command says that it made it anew.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Row:
     repeats: tuple[int, ...] = (0,)
     damaged: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
+    empties: bool = False
 
 
 def _kept(*names: str, removed: tuple[str, ...] = (), **aliases: str | None) -> Callable[[World], Promises]:
@@ -117,10 +119,10 @@ _ROWS = (
         _kept("a", "c", old="c"),
         _kept("a", "c", "d", prod="d", old="c"),
     ),
-    Row("get", lambda w, out: ("get", "prod", "--to", out), _FILLED, _FILLED, repeats=(0, 2), gives=("a",)),
+    Row("get", lambda _w, out: ("get", "prod", "--to", out), _FILLED, _FILLED, repeats=(0, 2), gives=("a",)),
     Row(
         "get --force",
-        lambda w, out: ("get", "prod", "--to", out, "--force"),
+        lambda _w, out: ("get", "prod", "--to", out, "--force"),
         _FILLED,
         _FILLED,
         _get_c,
@@ -156,7 +158,7 @@ _ROWS = (
         repeats=(0, 3),
     ),
     Row("reindex", lambda _w, _: ("reindex",), _FILLED, _FILLED, _lose_index),
-    Row("db upgrade", lambda _w, _: ("db", "upgrade"), _FILLED, _FILLED, _lose_index),
+    Row("db upgrade", lambda _w, _: ("db", "upgrade"), _FILLED, _FILLED, _lose_index, empties=True),
     Row("verify --repair", lambda _w, _: ("verify", "--repair"), _FILLED, _FILLED, repeats=(0,)),
     Row("gc", lambda _w, _: ("gc",), _kept("a", "c", prod="a", old="c"), _FILLED),
 )
