@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench soak clean
 
 demo: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.demo
@@ -21,6 +21,9 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench
+
+soak: $(READY)
+	$(BIN)/python -m tests.soak
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
