@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, Unpack
 
 from registry.checkpoints import aorlta, peft_directory
 from registry.core.errors import NotFound, Refused
 from registry.core.model import Checkpoint, Parent, ReadOptions
+from registry.disk import translated
 
 
 class Reader(Protocol):
@@ -90,10 +92,18 @@ def _place(absolute: str) -> tuple[Reader, str]:
         return found[0], absolute
     if not os.path.isdir(absolute):
         return aorlta, absolute  # its tensor file may have any name
+    _require_searchable(absolute)
     inside = os.path.join(absolute, aorlta.CHECKPOINTS)
     if os.path.isdir(inside):
         raise _nothing(absolute, f"It looks like a run: name one of the checkpoints in {inside}")
     return peft_directory, _adapter_below(absolute)
+
+
+def _require_searchable(directory: str) -> None:
+    """Or what is in it would be taken for missing."""
+    file = os.path.join(directory, aorlta.LOOKS_FOR)
+    with translated(file), suppress(FileNotFoundError):
+        os.lstat(file)
 
 
 def _adapter_below(directory: str) -> str:
