@@ -23,7 +23,7 @@ sys.stdout.write("started\\n")
 sys.stdout.flush()
 main()
 """
-DELAYS = [0.025 * step for step in range(40)]
+DELAYS = [0.05 * step for step in range(20)]
 COMMANDS = ("list", "alias", "reindex", "path", "add")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from registry.index.schema import HEAD
+from tests.support.many import run_each
 from tests.support.process import CommandLine
 from tests.support.runs import contents, write_checkpoint
 from tests.support.scoring import result_of, write_score_run
@@ -465,8 +466,8 @@ def test_every_document_is_as_promised(tmp_path: Path) -> None:
     stop = {"reason": "out of time", "detail": {"at": 3}}
     write_score_run(tmp_path / "stopped", result_of(scores={"pass@1": 0.9}, stop=stop), {"model": {}})
     cli = CommandLine(tmp_path / "home")
-    for command, code, stdout, stderr in DOCUMENTS:
-        done = cli(*command.split(), "--json", cwd=tmp_path)
+    commands = [[*command.split(), "--json"] for command, *_ in DOCUMENTS]
+    for (command, code, stdout, stderr), done in zip(DOCUMENTS, run_each(cli, commands, tmp_path), strict=True):
         found = [normal(json.loads(text), str(tmp_path)) if text else None for text in (done.out, done.err)]
         assert (command, done.code, *found) == (command, code, stdout, stderr)
         for document, promised in zip(found, (stdout, stderr), strict=True):

@@ -145,7 +145,7 @@ def history(make: dict[str, Make], steps: list[tuple[Any, ...]]) -> list[Record]
 QUESTIONS = st.lists(st.tuples(CRITERIA, ORDERS, st.integers(1, 8)), min_size=12, max_size=12)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=24), questions=QUESTIONS)
 def test_a_search_finds_what_looking_at_every_adapter_finds_before_and_after_a_rebuild(
     steps: list[tuple[Any, ...]], questions: list[tuple[Criteria, Order, int]], make: dict[str, Make], index: Index

@@ -159,8 +159,8 @@ _ROWS = (
     ),
     Row("reindex", lambda _w, _: ("reindex",), _FILLED, _FILLED, _lose_index),
     Row("db upgrade", lambda _w, _: ("db", "upgrade"), _FILLED, _FILLED, _lose_index, empties=True),
-    Row("verify --repair", lambda _w, _: ("verify", "--repair"), _FILLED, _FILLED, repeats=(0,)),
-    Row("gc", lambda _w, _: ("gc",), _kept("a", "c", prod="a", old="c"), _FILLED),
+    Row("verify --repair", lambda _w, _: ("verify", "--all", "--repair"), _FILLED, _FILLED, repeats=(0,)),
+    Row("gc", lambda _w, _: ("gc", "--keep-last", "0"), _kept("a", "c", prod="a", old="c"), _FILLED),
 )
 _THERE = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
 _GROUPS = {group.name for group in app.registered_groups}

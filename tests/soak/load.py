@@ -85,7 +85,7 @@ def _choose(random: Random, plan: dict[str, Any], out: Path) -> tuple[str, str, 
         (1, "reindex", "", ["reindex", *home], None),
         (3, _READER, "", [], None),
     ]
-    for extra, arguments in (("verify", ["verify"]), ("gc", ["gc"])):
+    for extra, arguments in (("verify", ["verify", "--all"]), ("gc", ["gc", "--keep-last", "100"])):
         if extra in plan["commands"]:
             actions.append((1, extra, "", [*arguments, *home], None))
     _, kind, what, arguments, target = random.choices(actions, [each[0] for each in actions])[0]

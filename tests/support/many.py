@@ -15,8 +15,10 @@ import registry.index  # noqa: F401
 from registry.cli import main
 from tests.support.process import CommandLine, Finished
 
+ROOT = Path(__file__).parents[2]
 
-def run_each(cli: CommandLine, commands: Iterable[Sequence[str | Path]]) -> list[Finished]:
+
+def run_each(cli: CommandLine, commands: Iterable[Sequence[str | Path]], cwd: Path | None = None) -> list[Finished]:
     """Run these commands one after the other; what each left."""
     requests = [[str(argument) for argument in command] for command in commands]
     done = subprocess.run(
@@ -24,7 +26,8 @@ def run_each(cli: CommandLine, commands: Iterable[Sequence[str | Path]]) -> list
         input=json.dumps(requests),
         capture_output=True,
         text=True,
-        env=cli.environment(),
+        env=cli.environment(PYTHONPATH=str(ROOT)),
+        cwd=cwd,
         timeout=600,
         check=False,
     )
