@@ -54,7 +54,10 @@ class _Commands(TyperGroup):
         except RegistryError as error:
             Output(as_json=_wants_json()).error(error)
             sys.exit(exits.code_of(error))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RuntimeError) as error:
+            # Python 3.11 makes the latter of an interrupt in a class that is being made, as where a module is loaded.
+            if isinstance(error, RuntimeError) and not isinstance(error.__cause__, KeyboardInterrupt):
+                raise
             print("aorlta-reg: interrupted; nothing half-done is visible", file=sys.stderr)  # noqa: T201
             sys.exit(INTERRUPTED)
         except BrokenPipeError:

@@ -120,6 +120,31 @@ def test_an_interrupt_in_a_finalizer_is_not_forgotten(busy: tuple[CommandLine, l
     assert done.stderr == "aorlta-reg: interrupted; nothing half-done is visible\n"
 
 
+IN_A_CLASS = """
+from registry.cli import main, search
+class Interrupting:
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+def opened(*arguments):
+    type("Made", (), {"field": Interrupting()})
+search.open_registry = opened
+main()
+"""
+
+
+def test_an_interrupt_while_a_class_is_made_is_one(busy: tuple[CommandLine, list[list[str]]]) -> None:
+    cli, commands = busy
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_CLASS, *commands[0]],
+        capture_output=True,
+        text=True,
+        env=cli.environment(),
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "aorlta-reg: interrupted; nothing half-done is visible\n"
+
+
 def test_a_command_in_the_background_of_a_shell_ignores_interrupts(tmp_path: Path) -> None:
     program = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{LOADING}"
     environment = {**os.environ, "AORLTA_REG_HOME": str(tmp_path), "DURING": "typer"}

@@ -7,6 +7,7 @@ import json
 import shutil
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -344,7 +345,7 @@ def test_large_index_of_an_older_version_keeps_its_mark_until_reindex(
 def test_two_processes_that_find_the_index_lost_both_answer(rich: Path, before: dict[str, object]) -> None:
     lose_index(rich)
     cli = CommandLine(rich)
-    program = ["bash", "-c", "for n in 1 2 3 4; do python -m registry.cli list --json & done; wait"]
+    program = ["bash", "-c", f"for n in 1 2 3 4; do {sys.executable} -m registry.cli list --json & done; wait"]
     done = subprocess.run(program, capture_output=True, text=True, env=cli.environment(), check=True)
     assert done.stderr == ""
     assert done.stdout.count('"first_exported_at"') == 4 * len(before["list"])
