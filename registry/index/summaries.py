@@ -51,10 +51,11 @@ _ALIASES = (
     .order_by(alias_moves.c.folded)
 )
 _EQUAL_TENSORS = (
-    select(adapters.c.tensor_digest, adapters.c.digest)
-    .where(adapters.c.tensor_digest.in_(bindparam("tensors", expanding=True)), adapters.c.removed_at.is_(None))
+    select(adapters.c.tensor_digest, adapters.c.digest, adapters.c.removed_at)
+    .where(adapters.c.tensor_digest.in_(bindparam("tensors", expanding=True)))
     .order_by(adapters.c.digest)
 )
+"""With `removed_at` as a condition, SQLite would read the index of all that is there."""
 
 
 def summaries(connection: Connection, rows: Iterable[Row[Any]]) -> list[AdapterSummary]:
@@ -196,6 +197,7 @@ def _aliases(connection: Connection, digests: list[str]) -> dict[str, list[str]]
 
 def _equal_tensors(connection: Connection, tensors: set[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {each: [] for each in tensors}
-    for of, digest in connection.execute(_EQUAL_TENSORS, {"tensors": sorted(tensors)}):
-        found[of].append(digest)
+    for of, digest, removed_at in connection.execute(_EQUAL_TENSORS, {"tensors": sorted(tensors)}):
+        if removed_at is None:
+            found[of].append(digest)
     return found

@@ -162,6 +162,7 @@ def test_every_statement_is_answered_from_an_index(
     assert "SEARCH exports USING INDEX ix_exports_run_id_iteration (run_id=? AND iteration=?)" in steps
     assert "SEARCH comparisons USING INDEX ix_comparisons_adapter_id (adapter_id=?)" in steps
     assert "SEARCH exports USING INDEX ix_exports_adapter_id (adapter_id=?)" in steps
+    assert any(step.startswith("SEARCH adapters USING INDEX ix_adapters_tensor_digest") for step in steps)
 
 
 def test_removed_adapters_are_not_listed_and_what_is_known_of_them_stays(
