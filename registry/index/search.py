@@ -6,7 +6,8 @@ Four ways of answering read no more than a bounded number of rows, whatever the 
   order out of the lists of the combinations that match, or out of the index by time: no more of them than the limit.
 - Where some criterion, or several that one index answers, are met by FEW adapters at most, those are read, held against
   the rest, and sorted. The candidates are counted first, and no further than FEW.
-- Where two criteria are each met by a dozen times FEW at most, but by FEW together, those are read.
+- Where two criteria, on scores or facets, are each met by at most a dozen times FEW, and together by FEW, those are
+  read.
 - Else every criterion is met by many. Then the adapters are read in the order asked for until enough were found.
 
 The last is short where what is asked for is met often. It has no bound where each of several criteria is met often and
@@ -49,7 +50,7 @@ def find(connection: Connection, criteria: Criteria, order: Order, limit: int, f
         return []
     by_time = order.metric is None and order.by != "iteration"
     source = None if by_time and not asked.beyond_lists else _smallest(connection, asked, few)
-    if source is None and len(asked.sources) > 1:
+    if source is None:
         source = _met_together(connection, asked, few)
     if source is not None:
         rows: Iterable[Row[Any]] = connection.execute(_sorted_from(source, asked, order).limit(limit)).all()
@@ -92,14 +93,18 @@ def _smallest(connection: Connection, asked: Asked, few: int) -> Select[Any] | N
 
 
 def _met_together(connection: Connection, asked: Asked, few: int) -> Select[Any] | None:
-    """What the two smallest sources have in common, if that is few, and they are not too large to be compared."""
+    """What two sources have in common, if that is few, and they are not too large to be compared.
+
+    Only sources whose index holds the adapters' ids itself are: the others would look up a row for each.
+    """
     most = _DOZEN * few
-    counted = sorted(
-        ((_count(connection, source, most + 1), number) for number, source in enumerate(asked.sources)),
-    )[:2]
+    covered = [source for source in asked.sources if source.selected_columns[0].table in (scores, faceted)]
+    if len(covered) <= 1:
+        return None
+    counted = sorted((_count(connection, source, most + 1), number) for number, source in enumerate(covered))[:2]
     if counted[-1][0] > most:
         return None
-    one, other = (asked.sources[number] for _, number in counted)
+    one, other = (covered[number] for _, number in counted)
     both = intersect(one, other).subquery()
     common = select(both.c[0])
     return common if _count(connection, common, few + 1) <= few else None
