@@ -3,6 +3,6 @@
 Knows nothing of how adapters are laid out, of the store or the index.
 """
 
-from registry.checkpoints.readers import read_checkpoint, tensor_file
+from registry.checkpoints.readers import identify, read_checkpoint
 
-__all__ = ["read_checkpoint", "tensor_file"]
+__all__ = ["identify", "read_checkpoint"]

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Protocol, Unpack
 
 from registry.checkpoints import aorlta, peft_directory
+from registry.core.digest import Digest
 from registry.core.errors import NotFound, Refused
 from registry.core.model import Checkpoint, Parent, ReadOptions
-from registry.disk import translated
+from registry.disk import hash_file, open_regular, translated
 
 
 class Reader(Protocol):
@@ -72,10 +73,15 @@ def read_checkpoint(path: str, *, parent: Parent | None = None, **options: Unpac
     return replace(read, warnings=(taken, *read.warnings))
 
 
-def tensor_file(path: str) -> str:
-    """The file with the tensors of what `read_checkpoint` would read, by whose digest it is known. Raises as that."""
+def identify(path: str) -> tuple[str, Digest]:
+    """The file with the tensors of what `read_checkpoint` would read, and its sha256, by which that is known.
+
+    Raises as `read_checkpoint`.
+    """
     reader, place = _place(os.path.abspath(path))
-    return reader.tensor_file(place)
+    file = reader.tensor_file(place)
+    with open_regular(file) as opened:
+        return file, hash_file(opened)
 
 
 def _place(absolute: str) -> tuple[Reader, str]:

@@ -48,13 +48,6 @@ def digests(connection: Connection) -> list[Digest]:
     ]
 
 
-def newest(connection: Connection, limit: int) -> list[AdapterSummary]:
-    """The adapters that were exported last, newest first."""
-    there = select(adapters).where(adapters.c.removed_at.is_(None))
-    query = there.order_by(adapters.c.first_exported_at.desc(), adapters.c.digest.desc()).limit(limit)
-    return summaries(connection, connection.execute(query).all())
-
-
 def exported(connection: Connection, of: RunIteration, limit: int) -> list[Digest]:
     """Up to `limit` adapters that a run exported at an iteration, sorted; those that were removed if none is there."""
     run = select(runs.c.id).where(runs.c.name == of.run).scalar_subquery()

@@ -15,7 +15,7 @@ from registry.core.lineage import Kind, Lineage, Start
 from registry.core.records import Record
 from registry.core.refs import AliasName, RunIteration
 from registry.core.retention import Expendable, Policy
-from registry.core.search import Criteria, Order
+from registry.core.search import NEWEST, Criteria, Order
 from registry.core.summary import AdapterSummary, IndexChange, ScorePoint, ScoreRunSummary
 from registry.index import ancestry, answers, expendable, kinship, scores, search
 from registry.index.database import Database
@@ -122,7 +122,7 @@ class Index:
     def newest(self, limit: int) -> list[AdapterSummary]:
         """The adapters that were exported last, newest first."""
         with self._database.reading() as connection:
-            return answers.newest(connection, limit)
+            return search.find(connection, Criteria(), NEWEST, limit)
 
     def find(
         self, criteria: Criteria, order: Order, limit: int, few: int = search.FEW

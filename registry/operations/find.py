@@ -6,7 +6,6 @@ import os
 
 from registry.core.digest import Digest
 from registry.core.errors import InvalidReference, NotFound
-from registry.disk import hash_file, open_regular
 
 
 def checkpoint_digest(said: str) -> Digest:
@@ -23,7 +22,6 @@ def checkpoint_digest(said: str) -> Digest:
         if not os.path.lexists(said):
             hint = "Give a checkpoint's digest, its directory or its tensor file"
             raise NotFound("no such checkpoint", path=said, hint=hint) from error
-    from registry.checkpoints import tensor_file  # noqa: PLC0415  only a path needs to be understood
+    from registry.checkpoints import identify  # noqa: PLC0415  only a path needs to be understood
 
-    with open_regular(tensor_file(said)) as file:
-        return hash_file(file)
+    return identify(said)[1]

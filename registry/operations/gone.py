@@ -7,6 +7,7 @@ from registry.core.digest import Digest
 from registry.core.errors import NotFound
 from registry.core.records import Record
 from registry.core.times import is_time
+from registry.operations.seal import announced
 from registry.store import Store
 
 _LONG = 200  # characters of a reason that a message repeats
@@ -49,8 +50,7 @@ def _checkpoint(export: Record) -> dict[str, object]:
 
 
 def _dated(store: Store, digest: Digest, kind: str, key: str) -> list[Record]:
-    announced = (each for each in store.unsettled(_pass_over) if each.subject == digest and each.kind == kind)
-    known = {each.digest: each for each in (*announced, *store.records(digest, kind, _pass_over))}
+    known = {each.digest: each for each in (*announced(store, digest, kind), *store.records(digest, kind, _pass_over))}
     dated = [each for each in known.values() if is_time(each.predicate.get(key))]
     return sorted(dated, key=lambda each: (each.predicate[key], each.digest))
 

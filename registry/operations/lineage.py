@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from registry.checkpoints import tensor_file
 from registry.core import refs
 from registry.core.digest import Digest
 from registry.core.errors import Ambiguous, InvalidReference, NotFound, RegistryError
 from registry.core.lineage import Kind, Lineage, Start
 from registry.core.refs import AliasName, Prefix, RunIteration
-from registry.disk import hash_file, open_regular
 from registry.operations.seal import read_seal
 from registry.operations.settle import settle
 from registry.store import Store
@@ -142,9 +140,9 @@ def _by_path(index: Index, path: str, kinds: tuple[Kind, ...]) -> list[Start]:
     Raises:
         NotFound: there is no such file, or nothing of this digest is known.
     """
-    file = tensor_file(path)
-    with open_regular(file) as opened:
-        digest = hash_file(opened)
+    from registry.checkpoints import identify  # noqa: PLC0415  only a path needs to be understood
+
+    file, digest = identify(path)
     for kind in kinds:
         if index.known(kind, digest.hex, 1):
             return [Start(kind, digest.hex)]

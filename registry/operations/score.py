@@ -12,7 +12,7 @@ from registry.core.errors import NotFound
 from registry.core.records import Record
 from registry.core.summary import ScorePoint, ScoreRunSummary
 from registry.operations.score_files import FileRead, ScoreFiles
-from registry.operations.seal import read_seal
+from registry.operations.seal import announced, read_seal
 from registry.store import Store
 
 if TYPE_CHECKING:
@@ -103,12 +103,10 @@ def points(index: Index | None, run: str, metric: str) -> list[ScorePoint]:
 
 def _known(store: Store, adapter: Digest, result: Digest) -> Record | None:
     """The first record of this result, among those that are kept and those that are announced."""
-    announced = [each for each in store.unsettled(lambda _: None) if each.subject == adapter]
-    for record in (*store.records(adapter, records.SCORE), *announced):
+    for record in (*store.records(adapter, records.SCORE), *announced(store, adapter, records.SCORE)):
         match record.predicate:
-            case {"score_run": {"result": {"sha256": str(found)}}} if record.kind == records.SCORE:
-                if found == result.hex:
-                    return record
+            case {"score_run": {"result": {"sha256": result.hex}}}:
+                return record
     return None
 
 

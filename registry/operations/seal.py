@@ -85,12 +85,10 @@ def exports(store: Store, digest: Digest) -> tuple[Record, ...]:
     return tuple(store.records(digest, records.EXPORT))
 
 
-def announced(store: Store, digest: Digest) -> tuple[Record, ...]:
-    """The exports of an adapter that were announced and are not settled."""
+def announced(store: Store, digest: Digest, kind: str = records.EXPORT) -> tuple[Record, ...]:
+    """The records of an adapter that were announced and are not settled."""
     return tuple(
-        record
-        for record in store.unsettled(lambda _: None)
-        if record.subject == digest and record.kind == records.EXPORT
+        record for record in store.unsettled(lambda _: None) if record.subject == digest and record.kind == kind
     )
 
 
