@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from registry import Registry
 from tests.support.process import CommandLine
 from tests.support.runs import write_checkpoint
+from tests.support.users import common_ground
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,16 @@ class Shelf:
     def directory(self) -> Path:
         """Where the adapter lies."""
         return self.cli.home / "adapters" / self.hex[:2] / self.hex
+
+
+@contextmanager
+def shelf_for_all() -> Iterator[Shelf]:
+    """A registry whose adapter has the alias `prod`, where every user may look."""
+    with common_ground() as ground:
+        checkpoint = write_checkpoint(ground / "run")
+        cli = CommandLine(ground / "home")
+        digest = cli.ok("add", checkpoint, "--alias", "prod").removeprefix("sha256:")
+        yield Shelf(cli, checkpoint, digest)
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,20 @@ def test_an_interrupt_within_the_first_second_gives_130_and_no_traceback(
     assert 130 in codes
 
 
+def assert_interrupted(program: str, busy: tuple[CommandLine, list[list[str]]], **extra: str) -> None:
+    """Run a command in a program that interrupts it: it must end as an interrupted one does."""
+    cli, commands = busy
+    done = subprocess.run(
+        [sys.executable, "-c", program, *commands[0]],
+        capture_output=True,
+        text=True,
+        env=cli.environment(**extra),
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "aorlta-reg: interrupted; nothing half-done is visible\n"
+
+
 LOADING = """
 import os, signal, sys
 from importlib.abc import MetaPathFinder
@@ -78,16 +92,7 @@ main()
 
 @pytest.mark.parametrize("module", ["typer", "registry.cli.app", "registry.registry", "sqlalchemy", "registry.index"])
 def test_an_interrupt_during_an_import_ends_the_command(module: str, busy: tuple[CommandLine, list[list[str]]]) -> None:
-    cli, commands = busy
-    done = subprocess.run(
-        [sys.executable, "-c", LOADING, *commands[0]],
-        capture_output=True,
-        text=True,
-        env=cli.environment(DURING=module),
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "aorlta-reg: interrupted; nothing half-done is visible\n"
+    assert_interrupted(LOADING, busy, DURING=module)
 
 
 FORGOTTEN = """
@@ -108,16 +113,7 @@ main()
 
 
 def test_an_interrupt_in_a_finalizer_is_not_forgotten(busy: tuple[CommandLine, list[list[str]]]) -> None:
-    cli, commands = busy
-    done = subprocess.run(
-        [sys.executable, "-c", FORGOTTEN, *commands[0]],
-        capture_output=True,
-        text=True,
-        env=cli.environment(),
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "aorlta-reg: interrupted; nothing half-done is visible\n"
+    assert_interrupted(FORGOTTEN, busy)
 
 
 IN_A_CLASS = """
@@ -133,16 +129,7 @@ main()
 
 
 def test_an_interrupt_while_a_class_is_made_is_one(busy: tuple[CommandLine, list[list[str]]]) -> None:
-    cli, commands = busy
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_CLASS, *commands[0]],
-        capture_output=True,
-        text=True,
-        env=cli.environment(),
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "aorlta-reg: interrupted; nothing half-done is visible\n"
+    assert_interrupted(IN_A_CLASS, busy)
 
 
 def test_a_command_in_the_background_of_a_shell_ignores_interrupts(tmp_path: Path) -> None:

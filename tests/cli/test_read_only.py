@@ -13,7 +13,7 @@ import pytest
 from registry import Registry
 from registry.core import records
 from registry.store import LocalStore
-from tests.cli.conftest import Shelf
+from tests.cli.conftest import Shelf, shelf_for_all
 from tests.support.answers import lose_index
 from tests.support.mounts import needs_mounts, run_mounted
 from tests.support.process import CommandLine, Finished
@@ -36,11 +36,8 @@ QUESTIONS = (
 @pytest.fixture(scope="module")
 def shelf() -> Iterator[Shelf]:
     """One adapter with an alias, where every user may look."""
-    with common_ground() as ground:
-        checkpoint = write_checkpoint(ground / "run")
-        cli = CommandLine(ground / "home")
-        digest = cli.ok("add", checkpoint, "--alias", "prod").removeprefix("sha256:")
-        yield Shelf(cli, checkpoint, digest)
+    with shelf_for_all() as made:
+        yield made
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from registry import Registry
-from tests.cli.conftest import Shelf
+from tests.cli.conftest import Shelf, shelf_for_all
 from tests.support.mounts import needs_mounts, run_mounted
 from tests.support.process import COMMAND, CommandLine, Finished
 from tests.support.runs import contents, lora_state, write_checkpoint
@@ -23,11 +23,8 @@ from tests.support.users import ONE, common_ground, give
 
 @pytest.fixture(scope="module")
 def shelf() -> Iterator[Shelf]:
-    with common_ground() as ground:
-        checkpoint = write_checkpoint(ground / "run")
-        cli = CommandLine(ground / "home")
-        digest = cli.ok("add", checkpoint, "--alias", "prod").removeprefix("sha256:")
-        yield Shelf(cli, checkpoint, digest)
+    with shelf_for_all() as made:
+        yield made
 
 
 @pytest.fixture

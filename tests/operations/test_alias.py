@@ -35,17 +35,6 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Digest]]
     return root / "home", digests
 
 
-@pytest.fixture
-def registry(shelf: tuple[Path, list[Digest]], tmp_path: Path) -> Registry:
-    subprocess.run(["cp", "-r", shelf[0], tmp_path / "home"], check=True)
-    return Registry(tmp_path / "home")
-
-
-@pytest.fixture
-def adapters(shelf: tuple[Path, list[Digest]]) -> list[Digest]:
-    return shelf[1]
-
-
 def path_taken(moves: list[AliasMove]) -> list[tuple[int, Digest | None, Digest | None]]:
     return [(move.sequence, move.before, move.after) for move in moves]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from registry import IntegrityError, NotFound, Registry
 from registry.core.records import EXPORT
 from registry.store import LocalStore
-from tests.support.process import COMMAND, CommandLine
+from tests.support.process import CommandLine
 from tests.support.runs import contents, lora_state, write_checkpoint
 from tests.support.trees import flip
 
@@ -26,19 +25,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
 
 
-def start(cli: CommandLine, *arguments: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=cli.environment(),
-    )
-
-
 def test_twelve_processes_adding_at_once_to_a_fresh_home_all_succeed(cli: CommandLine, checkpoints: list[Path]) -> None:
     wanted = [checkpoints[number % 5] for number in range(12)]
-    processes = [start(cli, "add", checkpoint) for checkpoint in wanted]
+    processes = [cli.start("add", checkpoint) for checkpoint in wanted]
     store, digests = LocalStore(str(cli.home)), set()
     while any(process.poll() is None for process in processes):
         for digest in store.digests():  # a reader beside them never meets a part of an adapter
@@ -68,7 +57,7 @@ def test_readers_during_repairs_see_the_damaged_adapter_the_sound_one_or_none(
     registry = Registry(cli.home)
     digest = registry.add(checkpoints[0]).digest.hex
     flip(Path(registry.path(digest)) / "adapter_model.safetensors")
-    process = start(cli, "add", checkpoints[0])
+    process = cli.start("add", checkpoints[0])
     while process.poll() is None:
         try:
             directory = Path(Registry(cli.home).path(digest))

@@ -27,23 +27,10 @@ from registry.store import LocalStore
 from tests.support.answers import answers, lose_index
 from tests.support.process import CommandLine
 from tests.support.runs import contents, lora_state, write_checkpoint
+from tests.support.values import comparison
 
 LOST = "made anew from"
 REINDEX = "aorlta-reg reindex"
-
-
-def comparison(subject: Digest, *, at: int, **verdicts: str) -> Record:
-    facts = {
-        "recipe": "fp32",
-        "base_digest": "b" * 64,
-        "conditions": {"torch": "2.9.0", "device": "cpu", "threads": 1},
-        "compared_at": f"2026-02-{at:02}T00:00:00.000000Z",
-        "engines": [
-            {"engine": name, "verdict": verdict, "served_digest": "c" * 64, "survival": None, "stated": {}}
-            for name, verdict in verdicts.items()
-        ],
-    }
-    return records.make(records.COMPARISON, subject, facts)
 
 
 def score(subject: Digest, *, at: int, status: str = "completed", **metrics: float) -> Record:

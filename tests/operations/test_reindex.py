@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from registry import Digest, IntegrityError, Registry
+from registry import IntegrityError, Registry
 from registry.core import records
 from registry.core.errors import IndexDamaged, IndexMissing, StorageError
 from registry.core.records import Record
@@ -19,25 +19,9 @@ from tests.support.answers import answers, lose_index
 from tests.support.runs import contents, lora_state, write_checkpoint
 from tests.support.trees import contents as files_in
 from tests.support.trees import flip
+from tests.support.values import comparison
 
 Notes = list[str]
-
-
-def comparison(subject: Digest, *, at: int = 1, **verdicts: str) -> Record:
-    return records.make(
-        records.COMPARISON,
-        subject,
-        {
-            "recipe": "fp32",
-            "base_digest": "b" * 64,
-            "conditions": {"torch": "2.9.0", "device": "cpu", "threads": 1},
-            "compared_at": f"2026-02-{at:02}T00:00:00.000000Z",
-            "engines": [
-                {"engine": name, "verdict": verdict, "served_digest": "c" * 64, "survival": None, "stated": {}}
-                for name, verdict in verdicts.items()
-            ],
-        },
-    )
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from registry.operations.remove import remove
 from registry.operations.settle import settle
 from registry.store import LocalStore
 from tests.support.answers import lose_index
-from tests.support.process import COMMAND, CommandLine
+from tests.support.process import CommandLine
 from tests.support.runs import contents, lora_state, write_checkpoint
 from tests.support.trees import contents as files_in
 from tests.support.trees import flip
@@ -57,17 +56,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def shelf(checkpoints: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Digest]]:
     home = tmp_path_factory.mktemp("shelf") / "home"
     return home, [Registry(home).add(checkpoint).digest for checkpoint in checkpoints]
-
-
-@pytest.fixture
-def registry(shelf: tuple[Path, list[Digest]], tmp_path: Path) -> Registry:
-    shutil.copytree(shelf[0], tmp_path / "home")
-    return Registry(tmp_path / "home")
-
-
-@pytest.fixture
-def adapters(shelf: tuple[Path, list[Digest]]) -> list[Digest]:
-    return shelf[1]
 
 
 def store_of(registry: Registry) -> LocalStore:
@@ -513,20 +501,10 @@ def test_whoever_publishes_records_or_removes_holds_the_lock(
     assert store.seen == ["put", "announce", "remove"]
 
 
-def start(registry: Registry, *arguments: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=CommandLine(Path(registry.home)).environment(),
-    )
-
-
 def test_of_six_removers_one_removes_and_the_others_are_told_by_whom(
     registry: Registry, adapters: list[Digest]
 ) -> None:
-    processes = [start(registry, "rm", adapters[2].hex, "--json") for _ in range(6)]
+    processes = [CommandLine(Path(registry.home)).start("rm", adapters[2].hex, "--json") for _ in range(6)]
     results = [(process.communicate(), process.returncode) for process in processes]
     assert sorted(code for _, code in results) == [0, 3, 3, 3, 3, 3], results
     assert all("removed at" in err for (_, err), code in results if code == 3)
@@ -539,7 +517,8 @@ def test_adders_and_removers_at_once_leave_it_present_and_listed_or_neither(
 ) -> None:
     child, store = adapters[2], store_of(registry)
     processes = [
-        start(registry, *(("rm", child.hex) if number % 2 else ("add", checkpoints[2]))) for number in range(10)
+        CommandLine(Path(registry.home)).start(*(("rm", child.hex) if number % 2 else ("add", checkpoints[2])))
+        for number in range(10)
     ]
     results = [(process.communicate(), process.returncode) for process in processes]
     assert {code for _, code in results} <= {0, 3}, results
@@ -558,8 +537,8 @@ def test_mover_and_remover_at_once_never_leave_an_alias_of_what_is_gone(
 ) -> None:
     for round_ in range(3):
         processes = [
-            start(registry, "alias", "set", f"x{round_}", adapters[3].hex),
-            start(registry, "rm", adapters[3].hex),
+            CommandLine(Path(registry.home)).start("alias", "set", f"x{round_}", adapters[3].hex),
+            CommandLine(Path(registry.home)).start("rm", adapters[3].hex),
         ]
         for process in processes:
             process.communicate()

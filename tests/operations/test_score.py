@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from registry.operations.score import score
 from registry.operations.score_files import read_score_run
 from registry.store import LocalStore
 from tests.support.answers import answers, lose_index
-from tests.support.process import COMMAND, CommandLine
+from tests.support.process import CommandLine
 from tests.support.scoring import CONFIG, RESULT, add_run, result_of, write_score_run
 from tests.support.strace import killer, needs_strace
 from tests.support.trees import contents as files_in
@@ -40,17 +39,6 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Digest]]
     registry = Registry(root / "home")
     digests = add_run(registry, root, "r", (1, 2, 2)) + add_run(registry, root, "s", (1,), seed=7)
     return root / "home", digests
-
-
-@pytest.fixture
-def registry(shelf: tuple[Path, list[Digest]], tmp_path: Path) -> Registry:
-    subprocess.run(["cp", "-r", shelf[0], tmp_path / "home"], check=True)
-    return Registry(tmp_path / "home")
-
-
-@pytest.fixture
-def adapters(shelf: tuple[Path, list[Digest]]) -> list[Digest]:
-    return shelf[1]
 
 
 def score_records(registry: Registry) -> list[Record]:
@@ -382,16 +370,6 @@ def test_who_waited_for_the_lock_finds_what_was_recorded_meanwhile(
     assert [each.digest for each in score_records(registry)] == [first[0].run.record]
 
 
-def start(registry: Registry, *arguments: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=CommandLine(Path(registry.home)).environment(),
-    )
-
-
 @pytest.mark.parametrize("index", ["there", "lost"])
 def test_sixteen_processes_that_add_one_result_record_it_once(
     index: str, registry: Registry, adapters: list[Digest], tmp_path: Path
@@ -399,7 +377,7 @@ def test_sixteen_processes_that_add_one_result_record_it_once(
     if index == "lost":
         lose_index(Path(registry.home))
     run = write_score_run(tmp_path / "eval", result_of(adapters[0]))
-    processes = [start(registry, "score", "add", run, "--json") for _ in range(MANY)]
+    processes = [CommandLine(Path(registry.home)).start("score", "add", run, "--json") for _ in range(MANY)]
     results = [(process.communicate(), process.returncode) for process in processes]
     assert [code for _, code in results] == [0] * MANY, results
     told = [json.loads(out) for (out, _), _ in results]

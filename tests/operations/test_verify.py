@@ -37,11 +37,6 @@ def registry(shelf: tuple[Path, list[Digest]], tmp_path: Path) -> Registry:
     return Registry(tmp_path / "home", note=lambda _: None)
 
 
-@pytest.fixture
-def adapters(shelf: tuple[Path, list[Digest]]) -> list[Digest]:
-    return shelf[1]
-
-
 def place(registry: Registry, digest: Digest, name: str = "") -> Path:
     return Path(registry.home) / "adapters" / digest.hex[:2] / digest.hex / name
 

@@ -42,6 +42,16 @@ class CommandLine:
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 
+    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        """Start a command, and go on."""
+        return subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment(),
+        )
+
     def ok(self, *arguments: str | Path) -> str:
         """Run a command that must succeed; its stdout, stripped."""
         done = self(*arguments)

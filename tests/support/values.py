@@ -11,9 +11,11 @@ import torch
 
 from registry.adapter import encode
 from registry.checkpoints import read_checkpoint
+from registry.core import records
 from registry.core.digest import Digest
 from registry.core.dtypes import BY_NAME
 from registry.core.model import Checkpoint, Lora, LoraPair, LoraSettings, ReadOptions
+from registry.core.records import Record
 from registry.core.tensor import Tensor
 from tests.support.runs import write_checkpoint
 
@@ -21,6 +23,24 @@ from tests.support.runs import write_checkpoint
 def digest_of(name: str) -> Digest:
     """The digest of something that need not exist."""
     return Digest(hashlib.sha256(name.encode()).hexdigest())
+
+
+def comparison(subject: Digest, *, at: int = 1, **verdicts: str) -> Record:
+    """The record of a comparison: a verdict by engine."""
+    return records.make(
+        records.COMPARISON,
+        subject,
+        {
+            "recipe": "fp32",
+            "base_digest": "b" * 64,
+            "conditions": {"torch": "2.9.0", "device": "cpu", "threads": 1},
+            "compared_at": f"2026-02-{at:02}T00:00:00.000000Z",
+            "engines": [
+                {"engine": name, "verdict": verdict, "served_digest": "c" * 64, "survival": None, "stated": {}}
+                for name, verdict in verdicts.items()
+            ],
+        },
+    )
 
 
 def raw(value: torch.Tensor) -> bytes:
