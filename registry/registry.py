@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
-from registry.core import records, refs, search
+from registry.core import records, refs
 from registry.core.digest import Digest
 from registry.core.errors import NotFound, Refused, RegistryError, StorageError
-from registry.core.lineage import LISTED, Lineage
 from registry.core.model import ReadOptions
 from registry.core.refs import AliasName
-from registry.core.search import Order
 from registry.core.summary import AdapterSummary, IndexRevision, ScorePoint, ScoreRunSummary
 from registry.disk import holds_safetensors, translated
 from registry.operations import seal
@@ -27,6 +25,8 @@ from registry.operations.seal import read_seal
 if TYPE_CHECKING:
     from registry.core.alias import AliasMove
     from registry.core.difference import Difference
+    from registry.core.lineage import Lineage
+    from registry.core.search import Order
     from registry.index import Index
     from registry.operations.add import Added
     from registry.operations.alias import Moved
@@ -308,6 +308,7 @@ class Registry:
             NotFound: there is no such checkpoint.
             StorageError.
         """
+        from registry.core import search  # noqa: PLC0415
         from registry.operations.find import checkpoint_digest  # noqa: PLC0415
 
         criteria = search.Criteria(
@@ -324,7 +325,7 @@ class Registry:
             since=None if since is None else search.since(since),
             until=None if until is None else search.until(until),
         )
-        order = sort if isinstance(sort, Order) else search.order(sort)
+        order = sort if isinstance(sort, search.Order) else search.order(sort)
         index = self._opened.mended_if_any()
         if index is None:
             return []
@@ -534,7 +535,7 @@ class Registry:
         up: bool = True,
         down: bool = True,
         depth: int | None = None,
-        limit: int = LISTED,
+        limit: int = 50,
     ) -> Lineage:
         """What an adapter, a checkpoint or a run came from, and what came of it, as a graph without loops.
 

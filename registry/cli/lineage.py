@@ -12,10 +12,12 @@ from registry.cli.arguments import MAX_LIMIT, Home, Json
 from registry.cli.environment import open_registry
 from registry.cli.output import Output
 from registry.core.errors import Refused
-from registry.core.lineage import LISTED
 
 if TYPE_CHECKING:
     from registry.core.lineage import Lineage
+
+
+_DEFAULT_LIMIT = 50
 
 
 class Format(StrEnum):
@@ -45,7 +47,7 @@ def lineage(
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=MAX_LIMIT, metavar="N", help="Exports listed of one run.")
-    ] = LISTED,
+    ] = _DEFAULT_LIMIT,
     form: Annotated[
         Format | None, typer.Option("--format", help="A tree for people, JSON, or a graph to be drawn. [default: tree]")
     ] = None,

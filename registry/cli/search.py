@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,9 +10,10 @@ from registry.cli import documents
 from registry.cli.arguments import Home, Json, Limit
 from registry.cli.environment import open_registry
 from registry.cli.output import Output
-from registry.core import search
-from registry.core.search import Order
-from registry.core.summary import AdapterSummary
+
+if TYPE_CHECKING:
+    from registry.core.search import Order
+    from registry.core.summary import AdapterSummary
 
 _DEFAULT_LIMIT = 50
 
@@ -33,6 +34,8 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the newest adapters, or the first ones in another order."""
+    from registry.core import search  # noqa: PLC0415  most commands search nothing
+
     output = Output(as_json=as_json)
     order = search.order(sort, reverse=reverse)
     adapters = open_registry(home_option, output).find(sort=order, limit=limit)
@@ -83,6 +86,8 @@ def find(
 
     Nothing found is no failure. Times are UTC where no zone is said.
     """
+    from registry.core import search  # noqa: PLC0415  most commands search nothing
+
     output = Output(as_json=as_json)
     order = search.order(sort, reverse=reverse)
     bounds = scores or []
@@ -113,5 +118,5 @@ def _metrics(order: Order) -> tuple[str, ...]:
 
 def _note_limit(output: Output, adapters: list[AdapterSummary], limit: int, order: Order) -> None:
     if len(adapters) == limit:
-        which = "newest" if order == search.NEWEST else "first"
+        which = "newest" if (order.by, order.reversed) == ("newest", False) else "first"
         output.note(f"the {which} {limit}; --limit N shows more")

@@ -12,8 +12,6 @@ from typing import Any
 from registry.core import jsontext
 from registry.core.digest import Digest
 
-LISTED = 50
-"""Exports of one run that are shown where nothing else is asked for."""
 _MARK = 16  # hex digits that keep keys of equal names apart
 
 
