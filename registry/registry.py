@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 from registry.core import records, refs
 from registry.core.digest import Digest
 from registry.core.errors import NotFound, Refused, RegistryError, StorageError
-from registry.core.model import ReadOptions
 from registry.core.refs import AliasName
-from registry.core.summary import AdapterSummary, IndexRevision, ScorePoint, ScoreRunSummary
 from registry.disk import holds_safetensors, translated
 from registry.operations import seal
 from registry.operations.get import get
@@ -26,7 +24,9 @@ if TYPE_CHECKING:
     from registry.core.alias import AliasMove
     from registry.core.difference import Difference
     from registry.core.lineage import Lineage
+    from registry.core.model import ReadOptions
     from registry.core.search import Order
+    from registry.core.summary import AdapterSummary, IndexRevision, ScorePoint, ScoreRunSummary
     from registry.index import Index
     from registry.operations.add import Added
     from registry.operations.alias import Moved
@@ -235,8 +235,6 @@ class Registry:
         Raises:
             InvalidReference, NotFound, Ambiguous, IntegrityError, StorageError.
         """
-        from registry.operations.settle import settle  # noqa: PLC0415
-
         digest, index = self.resolve(reference), self._opened.mended()
         found = index.adapter(digest)
         stated = list(read_seal(self._store, digest).exports)
@@ -248,6 +246,8 @@ class Registry:
             if found is None:
                 raise NotFound("is stored, and the index does not know it", key=str(digest), hint=_WHERE_WRITABLE)
         elif not complete:
+            from registry.operations.settle import settle  # noqa: PLC0415
+
             self._opened.note(f"the index lacked some of {digest.short}; `aorlta-reg reindex` finds what else it lacks")
             settle(self._store, index, stated)
             found = index.adapter(digest)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from registry import VERSION
-from registry.core.model import ADAPTER_FILES
+from registry.core.layout import ADAPTER_FILES
 from registry.index.schema import HEAD
 from tests.support.runs import write_checkpoint
 from tests.support.trees import contents

@@ -6,7 +6,8 @@ from typing import Any
 
 from registry.core import jsontext
 from registry.core.digest import Digest
-from registry.core.model import CONFIG, WEIGHTS, Checkpoint
+from registry.core.layout import CONFIG, WEIGHTS
+from registry.core.model import Checkpoint
 from registry.core.peft_config import function
 
 FORMAT = 1

@@ -20,7 +20,8 @@ from registry.core import jsontext
 from registry.core.contents import PeftAdapter
 from registry.core.digest import Digest
 from registry.core.errors import ChangedWhileRead, MalformedFile, Refused, UnsupportedLora
-from registry.core.model import CONFIG, PICKLED, WEIGHTS, Checkpoint, Parent, ReadOptions
+from registry.core.layout import CONFIG, PICKLED, WEIGHTS
+from registry.core.model import Checkpoint, Parent, ReadOptions
 from registry.core.peft_config import read_config, read_settings
 from registry.core.peft_tensors import decode
 from registry.core.tensor import Tensor

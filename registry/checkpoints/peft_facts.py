@@ -11,7 +11,8 @@ from registry.checkpoints import checks, facts
 from registry.core import jsontext
 from registry.core.digest import Digest
 from registry.core.errors import MalformedFile, MissingAlpha, NotFound, Refused, UnsupportedLora
-from registry.core.model import CONFIG, MANIFEST, WEIGHTS, Parent, Provenance, ReadOptions, number
+from registry.core.layout import CONFIG, MANIFEST, WEIGHTS
+from registry.core.model import Parent, Provenance, ReadOptions, number
 from registry.core.peft_config import function
 from registry.disk import read_small
 

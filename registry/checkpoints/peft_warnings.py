@@ -10,7 +10,8 @@ from typing import Any
 from registry.checkpoints import checks
 from registry.core.contents import AdapterContents, PeftAdapter
 from registry.core.errors import shown
-from registry.core.model import MANIFEST, PICKLED, WEIGHTS, Provenance
+from registry.core.layout import MANIFEST, PICKLED, WEIGHTS
+from registry.core.model import Provenance
 from registry.core.patterns import selects
 from registry.core.peft_config import is_quantised
 

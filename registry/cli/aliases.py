@@ -23,7 +23,11 @@ Expect = Annotated[
 ]
 
 app = typer.Typer(
-    help="Movable names for adapters.", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    help="Movable names for adapters.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 

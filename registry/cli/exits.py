@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from registry.core import errors
-from registry.core.comparison import Comparison
+
+if TYPE_CHECKING:
+    from registry.core.comparison import Comparison
 
 DONE = 0
 DAMAGED = 5

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from registry.operations.reindex import Reindexed
 
 database = typer.Typer(
-    help="The index's schema.", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    help="The index's schema.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 

@@ -22,6 +22,7 @@ _NOTED = 10
 app = typer.Typer(
     help="What score runs found of adapters.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

@@ -13,13 +13,6 @@ from registry.core.tensor import Tensor
 if TYPE_CHECKING:
     from registry.core.contents import PeftAdapter
 
-WEIGHTS = "adapter_model.safetensors"
-CONFIG = "adapter_config.json"
-MANIFEST = "export-manifest.json"
-ADAPTER_FILES = (WEIGHTS, CONFIG, MANIFEST)
-"""The files of an adapter directory, in the order in which they are written."""
-PICKLED = "adapter_model.bin"
-"""The weights of adapters that peft saved before it knew safetensors."""
 PEFT_PREFIX = "base_model.model."
 """What peft puts before the name of every module."""
 _BEYOND_INT64 = 2**63

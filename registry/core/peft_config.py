@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from registry.core import jsontext
 from registry.core.errors import MalformedFile, MissingAlpha, UnsupportedLora, shown
-from registry.core.model import CONFIG, LoraSettings, number
+from registry.core.layout import CONFIG
+from registry.core.model import LoraSettings, number
 from registry.core.patterns import MAX_KEYS, is_usable, is_usable_target
 
 T = TypeVar("T")

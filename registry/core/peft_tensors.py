@@ -14,7 +14,8 @@ from typing import Any
 from registry.core.contents import AdapterContents
 from registry.core.dtypes import LORA_DTYPES
 from registry.core.errors import MalformedFile, UnsupportedLora
-from registry.core.model import CONFIG, PEFT_PREFIX, Lora, LoraPair, LoraSettings
+from registry.core.layout import CONFIG
+from registry.core.model import PEFT_PREFIX, Lora, LoraPair, LoraSettings
 from registry.core.patterns import rank_of, selects
 from registry.core.peft_config import read_config, read_settings, unsupported_settings
 from registry.core.tensor import Tensor

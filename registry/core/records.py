@@ -12,7 +12,7 @@ from typing import Any
 from registry.core import jsontext
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, InvalidReference, MalformedFile
-from registry.core.model import WEIGHTS
+from registry.core.layout import WEIGHTS
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 EXPORT = "export"

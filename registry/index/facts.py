@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from registry.core.comparison import Verdict
 from registry.core.digest import Digest
 from registry.core.errors import InvalidReference, MalformedFile, Refused, shown
-from registry.core.model import WEIGHTS, number
+from registry.core.layout import WEIGHTS
+from registry.core.model import number
 from registry.core.records import Record
 from registry.core.refs import alias_name
 from registry.core.summary import Status

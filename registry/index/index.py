@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -11,17 +12,18 @@ from registry.core.alias import AliasMove
 from registry.core.digest import Digest
 from registry.core.errors import MalformedFile
 from registry.core.holds import Hold
-from registry.core.lineage import Kind, Lineage, Start
 from registry.core.records import Record
 from registry.core.refs import AliasName, RunIteration
-from registry.core.retention import Expendable, Policy
 from registry.core.search import NEWEST, Criteria, Order
-from registry.core.summary import AdapterSummary, IndexChange, ScorePoint, ScoreRunSummary
-from registry.index import ancestry, answers, expendable, kinship, scores, search
+from registry.index import answers, scores, search
 from registry.index.database import Database
 from registry.index.holds import holds
-from registry.index.rebuild import rebuild
 from registry.index.writing import Rows
+
+if TYPE_CHECKING:
+    from registry.core.lineage import Kind, Lineage, Start
+    from registry.core.retention import Expendable, Policy
+    from registry.core.summary import AdapterSummary, IndexChange, ScorePoint, ScoreRunSummary
 
 
 class Moving:
@@ -91,6 +93,8 @@ class Index:
         self, new: Iterable[Record], refused: Callable[[Record, MalformedFile], None]
     ) -> tuple[IndexChange, ...]:
         """Derive all rows anew, as `registry.index.rebuild` does, and tell what differed."""
+        from registry.index.rebuild import rebuild  # noqa: PLC0415  what few commands need, the others do not load
+
         with self._database.writing() as connection:
             return rebuild(connection, new, refused)
 
@@ -111,8 +115,10 @@ class Index:
 
     def expendable(self, policy: Policy) -> list[Expendable]:
         """The adapters that a policy lets go, oldest first."""
+        from registry.index.expendable import expendable  # noqa: PLC0415
+
         with self._database.reading() as connection:
-            return expendable.expendable(connection, policy)
+            return expendable(connection, policy)
 
     def digests(self) -> list[Digest]:
         """All adapters that it knows, removed ones too, sorted."""
@@ -172,24 +178,32 @@ class Index:
 
     def lineage(self, start: Start, *, up: bool, down: bool, depth: int | None, limit: int) -> Lineage | None:
         """As `registry.index.ancestry.lineage_of`."""
+        from registry.index.ancestry import lineage_of  # noqa: PLC0415
+
         with self._database.reading() as connection:
-            return ancestry.lineage_of(connection, start, up=up, down=down, depth=depth, limit=limit)
+            return lineage_of(connection, start, up=up, down=down, depth=depth, limit=limit)
 
     def stated_above(
         self, *, warm_start: str | None, resumed_from: str | None, run: str | None, checkpoint: str
     ) -> tuple[set[str], set[str]]:
         """As `registry.index.ancestry.stated_above`."""
+        from registry.index.ancestry import stated_above  # noqa: PLC0415
+
         with self._database.reading() as connection:
-            return ancestry.stated_above(
+            return stated_above(
                 connection, warm_start=warm_start, resumed_from=resumed_from, run=run, checkpoint=checkpoint
             )
 
     def known(self, kind: Kind, prefix: str, limit: int) -> list[Digest]:
         """Up to `limit` adapters, removed ones too, or checkpoints whose digest starts so, sorted."""
+        from registry.index.kinship import digests_like  # noqa: PLC0415
+
         with self._database.reading() as connection:
-            return [Digest(found) for found in kinship.digests_like(connection, kind, prefix, limit)]
+            return [Digest(found) for found in digests_like(connection, kind, prefix, limit)]
 
     def knows_run(self, name: str) -> bool:
         """Whether anything was exported of a run of this name."""
+        from registry.index.kinship import knows_run  # noqa: PLC0415
+
         with self._database.reading() as connection:
-            return kinship.knows_run(connection, name)
+            return knows_run(connection, name)

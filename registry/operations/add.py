@@ -13,7 +13,7 @@ from registry.core import records
 from registry.core.comparison import Comparison
 from registry.core.digest import Digest
 from registry.core.errors import ConfigConflict, IntegrityError, NotFound, RegistryError, shown
-from registry.core.model import CONFIG
+from registry.core.layout import CONFIG
 from registry.core.peft_config import differing
 from registry.core.peft_function import same_function
 from registry.core.peft_tensors import decode

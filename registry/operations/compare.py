@@ -12,7 +12,7 @@ from registry.core import jsontext, records
 from registry.core.comparison import Comparison, EngineResult
 from registry.core.digest import Digest
 from registry.core.errors import Refused
-from registry.core.model import CONFIG, WEIGHTS
+from registry.core.layout import CONFIG, WEIGHTS
 from registry.core.peft_config import is_quantised
 from registry.core.records import Record
 from registry.core.tensor import is_zero

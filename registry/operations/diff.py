@@ -6,7 +6,7 @@ from registry.adapter.stored import read_adapter
 from registry.core.contents import AdapterContents
 from registry.core.difference import Difference
 from registry.core.digest import Digest
-from registry.core.model import CONFIG, WEIGHTS
+from registry.core.layout import CONFIG, WEIGHTS
 from registry.operations import seal
 from registry.served.differ import differ
 from registry.served.runtime import require_torch

@@ -13,7 +13,8 @@ from registry.adapter import Found, Weights, adapter_config, encode, export_mani
 from registry.core import jsontext
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError
-from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS, Checkpoint
+from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
+from registry.core.model import Checkpoint
 from registry.core.peft_config import function
 from registry.core.tensor import Tensor
 from registry.core.version import VERSION

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from registry.core.digest import Digest
-from registry.core.model import ADAPTER_FILES
+from registry.core.layout import ADAPTER_FILES
 from registry.disk import NewFiles, OutputDirectory, Replacement, copy_verified
 from registry.operations import seal
 from registry.store import Store

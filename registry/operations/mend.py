@@ -11,8 +11,6 @@ from registry.core import records
 from registry.core.digest import Digest
 from registry.core.errors import IndexMissing, RegistryError
 from registry.core.records import Record
-from registry.operations.reindex import reindex
-from registry.operations.settle import admit
 from registry.store import Store
 
 if TYPE_CHECKING:
@@ -73,6 +71,8 @@ def _finish(store: Store, index: Index, record: Record, now: str) -> None:
         if str(record.predicate.get("exported_at")) < _earlier(now):
             store.settle(record)
         return
+    from registry.operations.settle import admit  # noqa: PLC0415  there is seldom anything to mend
+
     with index.moving() as moving:
         known = admit(store, record)
         moving.add(known)
@@ -96,6 +96,8 @@ def _holds_unannounced(store: Store) -> bool:
 
 
 def _make_anew(store: Store, index: Index, note: Note, why: str) -> None:
+    from registry.operations.reindex import reindex  # noqa: PLC0415
+
     count = 0
     for subject in store.subjects():
         count += len(store.records(subject, refused=lambda _: None))

@@ -12,7 +12,7 @@ from registry.adapter.stored import read_adapter
 from registry.core import jsontext
 from registry.core.digest import Bytes, Digest
 from registry.core.errors import IntegrityError, Refused, UnsupportedLora
-from registry.core.model import ADAPTER_FILES, CONFIG, WEIGHTS
+from registry.core.layout import ADAPTER_FILES, CONFIG, WEIGHTS
 from registry.core.version import VERSION
 from registry.disk import OutputDirectory, blocks, hash_file, list_names, open_regular, read_small
 from registry.operations import seal

@@ -12,7 +12,7 @@ from registry.core import jsontext, records
 from registry.core.digest import Digest
 from registry.core.errors import Conflict, IntegrityError, NotFound
 from registry.core.holds import Hold, HoldKind
-from registry.core.model import ADAPTER_FILES
+from registry.core.layout import ADAPTER_FILES
 from registry.core.records import Record
 from registry.core.times import later
 from registry.operations import gone, seal

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from registry.core import jsontext, records
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, RegistryError
-from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS, Checkpoint, ReadOptions
+from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
+from registry.core.model import Checkpoint, ReadOptions
 from registry.core.records import Record
 from registry.disk import hash_file, translated
 from registry.operations import export, seal

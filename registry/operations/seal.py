@@ -14,7 +14,7 @@ from typing import BinaryIO
 from registry.core import jsontext, records
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, InvalidReference, MalformedFile, NotFound, Refused
-from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
+from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
 from registry.core.records import Record
 from registry.disk import Comparison, blocks, hash_file
 from registry.store import Store

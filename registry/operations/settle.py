@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from registry.adapter import same_export
 from registry.core import records
 from registry.core.errors import RegistryError
-from registry.core.model import CONFIG
+from registry.core.layout import CONFIG
 from registry.core.records import Record
 from registry.operations.gone import standing
 from registry.operations.seal import read_seal

@@ -20,7 +20,7 @@ from registry.adapter.stored import read_adapter
 from registry.core import records
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, RegistryError, StorageError
-from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
+from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
 from registry.disk import hash_file
 from registry.operations import against_index, seal
 from registry.operations.gone import standing

@@ -16,7 +16,8 @@ from transformers import Qwen3_5ForCausalLM
 
 from registry.adapter import adapter_config
 from registry.core import jsontext
-from registry.core.model import CONFIG, WEIGHTS, Lora, Provenance
+from registry.core.layout import CONFIG, WEIGHTS
+from registry.core.model import Lora, Provenance
 from tests.support.runs import MODULES, lora_state
 from tests.support.values import file_of, lora_of
 from tests.wired.base import CONFIG as TINY

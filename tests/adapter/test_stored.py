@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from registry.core.contents import AdapterContents
 from registry.core.errors import MalformedFile, MissingAlpha, RegistryError, UnsupportedLora
-from registry.core.model import CONFIG, WEIGHTS
+from registry.core.layout import CONFIG, WEIGHTS
 from registry.core.patterns import scale_of
 from tests.support.merging import edit_config, factors, gpt2, llama, make_adapter, make_base, read_adapter, save_adapter
 from tests.support.values import raw

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from registry.core.errors import ManifestMismatch, UnsupportedLora
-from registry.core.model import WEIGHTS
+from registry.core.layout import WEIGHTS
 from tests.support.merging import edit_config, factors
 from tests.support.taking import PREFIX, Q, V, kept, plain, refused, resave, warnings_of
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from registry import Registry
 from registry.core.errors import MalformedFile, UnsupportedLora
-from registry.core.model import CONFIG, WEIGHTS
+from registry.core.layout import CONFIG, WEIGHTS
 from tests.support.merging import factors, llama, load_model, make_adapter, make_base, save_adapter, tensors
 from tests.support.taking import PREFIX, QUIET, Q, V, kept, plain, refused, rekeyed, warnings_of
 from tests.support.trees import snapshot

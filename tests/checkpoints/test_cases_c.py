@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from registry import Registry
 from registry.core.errors import MissingAlpha, UnsupportedLora
-from registry.core.model import CONFIG, WEIGHTS
+from registry.core.layout import CONFIG, WEIGHTS
 from registry.core.patterns import alpha_of, rank_of
 from tests.support.merging import (
     differing,

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from registry import Registry
 from registry.core.errors import MalformedFile, OutputExists, Refused, UnsupportedLora
-from registry.core.model import CONFIG, MANIFEST, PICKLED, WEIGHTS
+from registry.core.layout import CONFIG, MANIFEST, PICKLED, WEIGHTS
 from tests.support.merging import factors
 from tests.support.taking import PREFIX, Q, V, kept, pickled, plain, refused, warnings_of
 from tests.support.trees import snapshot

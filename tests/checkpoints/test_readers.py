@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from registry import Registry
 from registry.checkpoints import peft_directory, read_checkpoint, readers
 from registry.core.errors import ChangedWhileRead, NotFound, Refused, RegistryError
-from registry.core.model import ADAPTER_FILES, CONFIG, PICKLED, WEIGHTS
+from registry.core.layout import ADAPTER_FILES, CONFIG, PICKLED, WEIGHTS
 from registry.operations import export
 from tests.support.merging import factors
 from tests.support.runs import write_checkpoint

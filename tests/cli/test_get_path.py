@@ -12,7 +12,7 @@ import pytest
 from registry import Registry
 from registry.adapter import encode
 from registry.checkpoints import read_checkpoint
-from registry.core.model import ADAPTER_FILES
+from registry.core.layout import ADAPTER_FILES
 from tests.cli.conftest import Shelf
 from tests.support.process import CommandLine
 from tests.support.runs import contents, lora_state, write_checkpoint

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from registry.core.model import ADAPTER_FILES, CONFIG, WEIGHTS
+from registry.core.layout import ADAPTER_FILES, CONFIG, WEIGHTS
 from tests.support.merging import edit_config
 from tests.support.process import CommandLine
 from tests.support.taking import Q, plain, rekeyed

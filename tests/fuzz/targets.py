@@ -31,7 +31,7 @@ from registry.checkpoints.pickled import load
 from registry.checkpoints.source import Source
 from registry.core import records, refs
 from registry.core.digest import Digest
-from registry.core.model import CONFIG, MANIFEST, WEIGHTS
+from registry.core.layout import CONFIG, MANIFEST, WEIGHTS
 from registry.core.patterns import scale_of
 from registry.disk.safetensors import read_header, read_into
 from registry.index.writing import Rows

@@ -12,7 +12,7 @@ import pytest
 from registry import Digest, IntegrityError, Registry
 from registry.checkpoints import read_checkpoint
 from registry.core import records
-from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
+from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
 from registry.operations import export
 from registry.operations.add import Added
 from registry.store import LocalStore

@@ -14,7 +14,7 @@ from registry import Registry
 from registry.checkpoints import read_checkpoint
 from registry.core import records
 from registry.core.errors import ConfigConflict
-from registry.core.model import CONFIG, WEIGHTS
+from registry.core.layout import CONFIG, WEIGHTS
 from registry.operations import export
 from registry.store import LocalStore
 from tests.support.merging import edit_config, factors, llama, make_adapter, make_base, save_adapter

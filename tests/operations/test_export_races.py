@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from registry import Refused, export_checkpoint
 from registry.core.errors import ChangedWhileRead, ManifestMismatch, OutputExists
-from registry.core.model import ADAPTER_FILES, MANIFEST, WEIGHTS
+from registry.core.layout import ADAPTER_FILES, MANIFEST, WEIGHTS
 from tests.support.process import COMMAND
 from tests.support.runs import MODULES, contents, lora_state, write_checkpoint, write_manifest
 from tests.support.strace import needs_strace

@@ -10,7 +10,7 @@ import pytest
 
 from registry import IntegrityError, NotFound, Refused, Registry
 from registry.core.errors import OutputExists
-from registry.core.model import ADAPTER_FILES
+from registry.core.layout import ADAPTER_FILES
 from tests.support.runs import contents, lora_state, write_checkpoint
 from tests.support.trees import contents as files_in
 from tests.support.trees import flip, snapshot

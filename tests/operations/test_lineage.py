@@ -15,8 +15,8 @@ import pytest
 from registry import Ambiguous, Conflict, Digest, InvalidReference, NotFound, Refused, Registry, RegistryError
 from registry.checkpoints import read_checkpoint
 from registry.core import records
+from registry.core.layout import MANIFEST, WEIGHTS
 from registry.core.lineage import Edge, Kind, Lineage, Link, Node
-from registry.core.model import MANIFEST, WEIGHTS
 from registry.operations.add import add
 from registry.operations.export import prepare
 from registry.store import LocalStore

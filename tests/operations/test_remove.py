@@ -14,7 +14,7 @@ from registry import Conflict, Digest, IntegrityError, NotFound, Registry
 from registry.checkpoints import read_checkpoint
 from registry.core import records
 from registry.core.errors import IndexMissing
-from registry.core.model import WEIGHTS
+from registry.core.layout import WEIGHTS
 from registry.core.records import Record
 from registry.core.refs import AliasName
 from registry.operations import mend

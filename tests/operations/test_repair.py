@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from registry import Digest, Registry
-from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
+from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
 from registry.operations.verify import Check
 from tests.support.runs import contents, lora_state, write_checkpoint
 from tests.support.taking import plain

@@ -12,7 +12,7 @@ import pytest
 
 from registry import Digest, NotFound, Refused, Registry
 from registry.core import records
-from registry.core.model import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
+from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
 from registry.operations.verify import Check, Verified
 from registry.store import LocalStore
 from tests.support.answers import lose_index

@@ -25,7 +25,7 @@ from transformers import (
 from registry.adapter import stored
 from registry.core.contents import AdapterContents
 from registry.core.digest import Digest
-from registry.core.model import CONFIG, MANIFEST, WEIGHTS
+from registry.core.layout import CONFIG, MANIFEST, WEIGHTS
 from registry.store import LocalStore
 
 _DECODER = {

@@ -20,7 +20,8 @@ from registry.core import jsontext, records
 from registry.core.comparison import Verdict
 from registry.core.digest import Digest
 from registry.core.dtypes import BY_NAME
-from registry.core.model import MANIFEST, Checkpoint, Lora, LoraPair, LoraSettings, Provenance
+from registry.core.layout import MANIFEST
+from registry.core.model import Checkpoint, Lora, LoraPair, LoraSettings, Provenance
 from registry.core.records import Record
 from registry.core.tensor import Tensor
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from registry import Registry
 from registry.core.errors import Refused, RegistryError
-from registry.core.model import ADAPTER_FILES, CONFIG, WEIGHTS
+from registry.core.layout import ADAPTER_FILES, CONFIG, WEIGHTS
 from registry.operations.add import Added
 from tests.support.merging import factors, save_adapter
 from tests.support.trees import snapshot

@@ -13,7 +13,7 @@ from peft import PeftConfig
 from safetensors.torch import load_file
 from torch import Tensor
 
-from registry.core.model import ADAPTER_FILES
+from registry.core.layout import ADAPTER_FILES
 from tests.support.process import CommandLine
 
 from .layout import PEFT_PREFIX, file_sha256
