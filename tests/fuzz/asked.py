@@ -67,7 +67,10 @@ def score_run(name: str) -> Run:
         read = read_score_run(str(write_score_run(directory / "eval", files[RESULT], files[CONFIG])))
         says = {"scores": dict(read.scores), "stop": read.stop, "score_run": {"name": read.name}}
         record = records.make(records.SCORE, read.result.digest, says)
-        records.parse(record.data, record.name)
+        try:
+            records.parse(record.data, record.name)
+        except RegistryError as error:
+            raise AssertionError("what was accepted makes a record that cannot be read back") from error
 
     return run
 

@@ -119,7 +119,7 @@ def test_no_reader_lets_anything_out_but_our_errors(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     totals = {line.split()[0]: list(map(int, line.split()[1::2])) for line in done.stdout.splitlines()}
-    assert len(totals) >= 18
+    assert len(totals) >= 22
     for name, (inputs, accepted, findings) in totals.items():
         assert inputs >= 5, name
         assert accepted > 0, f"{name}: not even the sound ones"
