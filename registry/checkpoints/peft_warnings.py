@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from registry.core.contents import AdapterContents, PeftAdapter
 from registry.core.errors import shown
 from registry.core.layout import MANIFEST, PICKLED, WEIGHTS
 from registry.core.model import Provenance
-from registry.core.patterns import selects
+from registry.core.patterns import ends_at_dots, words_of
 from registry.core.peft_config import is_quantised
 
 _MOST = 10
@@ -74,21 +75,17 @@ def _untouched(contents: AdapterContents) -> Iterator[str]:
     config, modules = contents.config, contents.modules
     targets = config.get("target_modules")
     if isinstance(targets, list):
-        exact = frozenset(modules)
-        idle = sorted({target for target in targets if target not in exact and not _count(target, modules)})
-        told = ", ".join(
-            f"{shown(target)} {_count(target, modules)}" for target in sorted({*targets} - {*idle})[:_MOST]
-        )
+        counts = Counter(end for module in modules for end in ends_at_dots(module))
+        idle = sorted({target for target in targets if not counts[target]})
+        told = ", ".join(f"{shown(target)} {counts[target]}" for target in sorted({*targets} - {*idle})[:_MOST])
         yield from (f"target_modules: {shown(target)} has no tensors (modules by target: {told})" for target in idle)
-    saved = {*contents.replaced, *contents.biases}
-    owners = {name[: dot.start()] for name in saved for dot in re.finditer(r"\.", name)}
+    names = {*contents.replaced, *contents.biases}
+    owners = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
+    saved = words_of(config.get("modules_to_save") or ())
+    used = {word for owner in owners for word in saved.ending(owner)}
     for each in config.get("modules_to_save") or ():
-        if not any(owner.endswith(each) for owner in owners):
+        if each not in used:
             yield f"modules_to_save: {shown(each)} has no tensors"
-
-
-def _count(target: str, modules: Iterable[str]) -> int:
-    return sum(selects((target,), module) for module in modules)
 
 
 def _base(origin: Provenance) -> Iterator[str]:

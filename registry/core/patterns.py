@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from registry.core import regex
@@ -102,4 +103,31 @@ def selects(targets: str | Collection[str], module: str) -> bool:
     """
     if isinstance(targets, str):
         return targets == ALL_LINEAR or len(module) in _ends(targets, module, {0})
-    return any(end in targets for end in (module, *(module[dot.end() :] for dot in re.finditer(r"\.", module))))
+    return any(end in targets for end in ends_at_dots(module))
+
+
+def ends_at_dots(name: str) -> list[str]:
+    """A name and all that follows one of its dots."""
+    return [name, *(name[dot.end() :] for dot in re.finditer(r"\.", name))]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words that names may end in, at a dot or anywhere: however many there are, a name is looked at once a length."""
+
+    words: frozenset[str]
+    lengths: tuple[int, ...]
+
+    def ending(self, name: str) -> Iterator[str]:
+        """Those that `name` ends in."""
+        for length in self.lengths:
+            if length > len(name):
+                return
+            if (end := name[len(name) - length :]) in self.words:
+                yield end
+
+
+def words_of(words: Iterable[str]) -> Words:
+    """Words to look for, each once."""
+    found = frozenset(words)
+    return Words(found, tuple(sorted({len(word) for word in found})))

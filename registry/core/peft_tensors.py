@@ -16,7 +16,7 @@ from registry.core.dtypes import LORA_DTYPES
 from registry.core.errors import MalformedFile, UnsupportedLora
 from registry.core.layout import CONFIG
 from registry.core.model import PEFT_PREFIX, Lora, LoraPair, LoraSettings
-from registry.core.patterns import rank_of, selects
+from registry.core.patterns import Words, rank_of, selects, words_of
 from registry.core.peft_config import read_config, read_settings, unsupported_settings
 from registry.core.tensor import Tensor
 
@@ -97,6 +97,7 @@ def decode(tensors: Mapping[str, Tensor], config: bytes, path: str, config_path:
 
 def _sort(tensors: Mapping[str, Tensor], config: Mapping[str, Any], path: str) -> _Sorted:
     found = _Sorted()
+    saved = words_of(config.get("modules_to_save") or ())
     for key, tensor in sorted(tensors.items()):
         name = key.removeprefix(PEFT_PREFIX)
         match = _PART.fullmatch(name)
@@ -105,7 +106,7 @@ def _sort(tensors: Mapping[str, Tensor], config: Mapping[str, Any], path: str) -
             group, name = found.part(part), match["module"]
         else:
             plain = _WRAPPER.sub(".", name)
-            place = _place(name, plain, config)
+            place = _place(name, plain, config, saved)
             if place is None:
                 found.unknown.append(key)
                 continue
@@ -116,14 +117,13 @@ def _sort(tensors: Mapping[str, Tensor], config: Mapping[str, Any], path: str) -
     return found
 
 
-def _place(name: str, plain: str, config: Mapping[str, Any]) -> str | None:
+def _place(name: str, plain: str, config: Mapping[str, Any], saved: Words) -> str | None:
     """Where a tensor that is no part of a LoRA belongs: peft loads it in place of the base's tensor of this name."""
     module, _, leaf = plain.rpartition(".")
     if leaf == "bias" and config.get("bias", "none") != "none":
         return "biases"
-    saved = config.get("modules_to_save") or ()
-    parents = [plain[: dot.start()] for dot in re.finditer(r"\.", plain)]
-    if any(parent.endswith(each) for each in saved for parent in parents):  # peft matches the bare end of a name
+    parents = (plain[: dot.start()] for dot in re.finditer(r"\.", plain))
+    if any(True for parent in parents for _ in saved.ending(parent)):  # peft matches the bare end of a name
         return "replaced"
     embedding = leaf == "weight" and module.rpartition(".")[2] in _EMBEDDINGS
     return "replaced" if embedding or ".base_layer." in name else None

@@ -42,6 +42,28 @@ def write_adapter(directory: Path, lora: Lora, **provenance: Any) -> str:
     return str(directory)
 
 
+def test_every_key_says_what_it_must() -> None:
+    assert config_of(lora_of(lora_state(), r=4, alpha=6), base="org/base", base_revision="abc") == {
+        "base_model_name_or_path": "org/base",
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": 6,
+        "alpha_pattern": {},
+        "lora_dropout": 0.0,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": 4,
+        "rank_pattern": {},
+        "revision": "abc",
+        "target_modules": sorted(MODULES),
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+
+
 @SETTINGS
 def test_peft_reads_the_trainers_settings_from_it(tmp_path: Path, settings: dict[str, Any]) -> None:
     lora = lora_of(lora_state(), **settings)

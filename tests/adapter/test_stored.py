@@ -148,6 +148,7 @@ def test_factors_packed_for_a_parameter_are_named_by_module_and_not_taken_for_a_
     contents = read_adapter(directory)
     assert [pair.module for pair in contents.lora.pairs] == [Q]
     assert "target_parameters: model.layers.0.mlp.experts" in contents.unsupported
+    assert contents.modules == ("model.layers.0.mlp.experts", "model.layers.0.mlp.experts.base_layer", Q)
 
 
 @pytest.mark.parametrize("targets", [["k_proj"], r".*\.k_proj", ["proj"]])

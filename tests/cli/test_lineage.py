@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from registry.cli import graphs, labels, tree
 from registry.cli.output import printable
 from registry.core import records
 from registry.core.digest import Digest
-from registry.core.lineage import Edge, Kind, Lineage, Link, Node
+from registry.core.lineage import Kind, Lineage, Link, Node
 from registry.store import LocalStore
+from tests.support.drawings import MERMAID_LINE, dot_tokens, made_up, node_of
 from tests.support.process import CommandLine
 from tests.support.runs import contents, lora_state, write_checkpoint
 from tests.support.values import digest_of
@@ -260,32 +261,6 @@ def test_parent_option_is_what_the_lineage_shows(tmp_path: Path) -> None:
 # The drawings, of lineages that are made up
 
 
-def made_up(*edges: tuple[str, str, Link], asked: str, name: str | None = None) -> Lineage:
-    """A lineage of nodes with keys like `run x`; they are called x, or all of them `name`."""
-    keys = sorted({key for source, target, _ in edges for key in (source, target)})
-    nodes = tuple(node_of(key, key.partition(" ")[2] if name is None else name) for key in keys)
-    return Lineage((asked,), nodes, tuple(Edge(*edge) for edge in edges))
-
-
-def node_of(key: str, name: str) -> Node:
-    kind = Kind(key.partition(" ")[0])
-    facts: dict[str, Any] = {"known": True, "iteration": 1, "unchanged": [], "aliases": [], "removed_at": None}
-    match kind:
-        case Kind.BASE:
-            facts = {"name": name, "revision": name}
-        case Kind.RUN:
-            facts = {"name": name, "same_tensors": False, "resumed_from_own": False, "resumed_from_iteration": None}
-        case Kind.ADAPTER:
-            facts |= {"digest": str(digest_of(key)), "aliases": [name]}
-        case Kind.CHECKPOINT:
-            facts |= {"digest": str(digest_of(key))}
-        case Kind.COMPARISON:
-            facts = {"verdict": "identical", "engine": name, "compared_at": "2026"}
-        case Kind.SCORE:
-            facts = {"name": name, "status": "stopped", "reason": name, "scores": {name: 1.0}, "scored_at": "2026"}
-    return Node(kind, key, facts)
-
-
 @pytest.fixture
 def hostile() -> Lineage:
     return made_up(
@@ -303,20 +278,6 @@ def named(lineage: Lineage, kind: Kind) -> Node:
     return next(node for node in lineage.nodes if node.kind is kind)
 
 
-DOT_TOKEN = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([A-Za-z_]\w*|\d+)|(->)|([{}\[\];=,]))', re.DOTALL)
-
-
-def dot_tokens(text: str) -> Iterator[tuple[str, str]]:
-    """The tokens of DOT, of which a quoted string is one; anything else is no DOT."""
-    place = 0
-    while text[place:].strip():
-        found = DOT_TOKEN.match(text, place)
-        assert found, text[place : place + 40]
-        place = found.end()
-        kind = ("string", "word", "arrow", "sign")[(found.lastindex or 1) - 1]
-        yield kind, found[found.lastindex or 1]
-
-
 def test_dot_has_the_nodes_and_edges_and_no_name_is_more_than_a_label(hostile: Lineage) -> None:
     tokens = list(dot_tokens(graphs.dot(hostile)))
     words = [value for kind, value in tokens if kind == "word"]
@@ -328,15 +289,6 @@ def test_dot_has_the_nodes_and_edges_and_no_name_is_more_than_a_label(hostile: L
     assert told in strings, "the label is the name, as it may be printed"
     assert printable(HOSTILE) in told
     assert all(string.isprintable() for string in strings)
-
-
-MERMAID_LINE = re.compile(
-    r"flowchart LR"
-    r"|  classDef asked stroke-width:4px"
-    r"|  class n\d+(,n\d+)* asked"
-    r'|  n\d+(\[\(|\[/|\(\[|\[)"(?P<text>[^"`<>|\[\]{}%\\&]*)"(\)\]|/\]|\]\)|\])'
-    r'|  n\d+ -->\|"[a-z-]+"\| n\d+'
-)
 
 
 def test_mermaid_has_the_nodes_and_edges_and_no_name_is_more_than_a_label(hostile: Lineage) -> None:

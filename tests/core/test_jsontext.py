@@ -22,6 +22,8 @@ def test_the_canonical_forms() -> None:
     assert jsontext.compact(value) == '{"a":{"Z":[],"é":"\\n"},"b":[1,2.5,true,null]}'.encode()
     assert jsontext.compact_in_order(value) == '{"b":[1,2.5,true,null],"a":{"é":"\\n","Z":[]}}'.encode()
     assert jsontext.pretty({"b": [1], "a": {}}) == b'{\n  "a": {},\n  "b": [\n    1\n  ]\n}\n'
+    assert jsontext.pretty({"é": "日"}) == '{\n  "é": "日"\n}\n'.encode()
+    assert jsontext.pretty_in_order({"é": [1], "a": {}}) == '{\n  "é": [\n    1\n  ],\n  "a": {}\n}\n'.encode()
 
 
 @given(VALUES)
@@ -40,7 +42,7 @@ def test_the_order_in_which_keys_were_set_does_not_show(value: dict[str, Any], r
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_what_json_cannot_spell_is_never_written(number: float) -> None:
-    for write in (jsontext.pretty, jsontext.compact, jsontext.compact_in_order):
+    for write in (jsontext.pretty, jsontext.pretty_in_order, jsontext.compact, jsontext.compact_in_order):
         with pytest.raises(ValueError, match="not JSON compliant"):
             write([number])
 

@@ -30,6 +30,17 @@ def test_hex_digits_are_a_prefix_from_four_on_and_a_digest_at_sixty_four(digits:
             parse(text)
 
 
+@pytest.mark.parametrize(
+    ("count", "reference"), [(3, None), (4, Prefix), (63, Prefix), (64, Digest), (65, None), (80, None)]
+)
+def test_how_many_digits_there_are_decides_what_they_are(count: int, reference: type | None) -> None:
+    if reference is None:
+        with pytest.raises(InvalidReference, match=f"too {'short' if count < 4 else 'long'} for"):
+            parse("a" * count)
+    else:
+        assert type(parse("a" * count)) is reference
+
+
 @given(st.text())
 @example("")
 @example("sha256:")

@@ -136,6 +136,19 @@ def test_small_file_has_a_limit(source: Path) -> None:
         read_small(str(source), len(DATA) - 1)
 
 
+def test_small_file_is_up_to_sixteen_mebibytes_unless_more_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    for size in (16 << 20, (16 << 20) + 1):
+        with path.open("wb") as file:
+            file.truncate(size)
+        if size <= 16 << 20:
+            assert len(read_small(str(path))) == size
+        else:
+            with pytest.raises(Refused, match=f"at most {16 << 20} bytes"):
+                read_small(str(path))
+    assert len(read_small(str(path), size)) == size
+
+
 def test_directories_are_made_with_their_parents_and_making_them_again_is_harmless(
     source: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -170,6 +171,77 @@ def test_missing_parent_is_not_found_and_a_file_as_parent_a_storage_error(tmp_pa
         publish(tmp_path / "missing" / "out")
     with pytest.raises(StorageError):
         publish(tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize(
+    ("make", "hint"),
+    [(Path.mkdir, "an empty directory, perhaps left by an interrupted command"), (make_full_directory, "name another")],
+)
+def test_what_is_in_the_way_decides_the_advice(make: Callable[[Path], None], hint: str, out: Path) -> None:
+    make(out)
+    with pytest.raises(OutputExists) as caught:
+        publish(out)
+    assert hint in str(caught.value.hint)
+
+
+def test_link_that_takes_the_new_reservations_place_at_once_is_not_followed(
+    out: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere, mkdir = out.with_name("elsewhere"), os.mkdir
+    elsewhere.mkdir()
+
+    def outrun(path: str) -> None:
+        mkdir(path)
+        if path == str(out):
+            out.rename(out.with_name("moved"))
+            out.symlink_to(elsewhere)
+
+    monkeypatch.setattr(os, "mkdir", outrun)
+    with pytest.raises(StorageError):
+        publish(out)
+    assert out.is_symlink()
+    assert not list(elsewhere.iterdir())
+    assert not partial.exists()
+
+
+def test_disk_that_has_no_room_for_the_partial_directory_is_a_storage_error_and_gives_the_name_back(
+    out: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = os.mkdir
+
+    def full(path: str) -> None:
+        if path == str(partial):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        mkdir(path)
+
+    monkeypatch.setattr(os, "mkdir", full)
+    with pytest.raises(StorageError, match="free some space") as caught:
+        publish(out)
+    assert caught.value.path == str(partial)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_published_directory_is_synced_with_its_files_and_in_its_parent_unless_that_is_not_wanted(
+    durable: bool, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, fsync = [], os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with OutputDirectory(str(out), FILES) as output:
+        for name, data in FILES.items():
+            output.files.write(name, [data])
+        partial = output.partial
+        if durable:
+            output.publish()
+        else:
+            output.publish(durable=False)
+    files = [f"{partial}/{name}" for name in FILES]
+    assert synced == ([*files, partial, str(out.parent)] if durable else [])
 
 
 def test_no_descriptor_is_left_open_whatever_happens(out: Path) -> None:

@@ -47,8 +47,8 @@ def main() -> None:
 
 
 def _share(target: Target, count: int) -> int:
-    """Whole registries are slow to ask."""
-    return max(1, count // 20) if target.name.startswith("stored") else count
+    """Whole registries are slow to ask, and searches are ten at once."""
+    return max(1, count // (20 if target.name.startswith("stored") else 5 if target.name == "search" else 1))
 
 
 def _add(total: Hunt, more: Hunt, findings: Path) -> None:

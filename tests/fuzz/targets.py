@@ -39,6 +39,8 @@ from registry.served.evidence import open_engines
 from registry.served.pairing import pair_up
 from registry.served.plan import plan
 from registry.served.weights import INDEX, open_weights
+from tests.fuzz import asked
+from tests.support import scoring
 from tests.support.runs import contents, lora_state, write_checkpoint
 from tests.support.trees import rewrite
 from tests.support.values import digest_of
@@ -125,6 +127,10 @@ def make_targets(scratch: Path) -> dict[str, Target]:
             (b"run@3", b"best", digest.hex.encode(), b"sha256:abcd", b"a@b@latest"),
             _read_reference,
         ),
+        Target("score-run", "json", asked.SCORE_RUNS, asked.score_run(scoring.RESULT)),
+        Target("score-config", "json", asked.SCORE_CONFIGS, asked.score_run(scoring.CONFIG)),
+        Target("search", "text", asked.ASKED, asked.asked(home)),
+        Target("lineage", "json", asked.LINEAGES, asked.draw_lineage),
     ]
     return {target.name: target for target in targets}
 

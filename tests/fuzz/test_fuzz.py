@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -17,7 +18,7 @@ from tests.fuzz.mutate import KINDS, MAX_LENGTH, mutated, zipped
 from tests.fuzz.targets import CORPUS
 
 PLANTED = """
-import ctypes, os, sys, tempfile
+import ctypes, json, os, sys, tempfile
 from pathlib import Path
 from registry.core.errors import MalformedFile
 from tests.fuzz import hunt
@@ -26,46 +27,62 @@ from tests.fuzz.targets import Target
 def run(data, directory):
     assert not list(directory.iterdir())
     (directory / "left").write_bytes(data)
-    exec(sys.argv[1] if data == b"bad" else "")
+    exec(code if data == b"bad" else "")
 
 hunt.CPU_SECONDS = 1
 target = Target("planted", "text", (b"good", b"bad", b"good", b"fine"), run)
-with tempfile.TemporaryDirectory() as scratch:
-    found = hunt.hunt(target, hunt.kept(target), range(4), Path(scratch))
-    hunt.save(found.findings, Path(sys.argv[2]))
-print(found.inputs, found.accepted, len(found.findings))
+for name, code in json.loads(sys.argv[1]).items():
+    with tempfile.TemporaryDirectory() as scratch:
+        found = hunt.hunt(target, hunt.kept(target), range(4), Path(scratch))
+        hunt.save(found.findings, Path(sys.argv[2]) / name)
+    print(json.dumps([found.inputs, found.accepted, len(found.findings)]))
 """
+PLANTS = {
+    "error": ("raise KeyError('x')", "KeyError: 'x'"),
+    "exit": ("raise SystemExit", "SystemExit"),
+    "endless": ("while True: pass", "the process died: -27"),
+    "segfault": ("ctypes.string_at(1)", "the process died: -11"),
+    "gone": ("os._exit(3)", "the process died: 3"),
+    "greedy": ("bytearray(200 << 20)[::4096] = b'x' * (200 << 8)", "3 bytes took"),
+    "too-greedy": ("bytearray(8 << 30)", "MemoryError"),
+}
+HARMLESS = {"ours": "raise MalformedFile('no')", "read": "pass"}
 
 
-@pytest.mark.parametrize(
-    ("code", "says"),
-    [
-        ("raise KeyError('x')", "KeyError: 'x'"),
-        ("raise SystemExit", "SystemExit"),
-        ("while True: pass", "the process died: -27"),
-        ("ctypes.string_at(1)", "the process died: -11"),
-        ("os._exit(3)", "the process died: 3"),
-        ("bytearray(200 << 20)[::4096] = b'x' * (200 << 8)", "3 bytes took"),
-        ("bytearray(8 << 30)", "MemoryError"),
-    ],
-)
-def test_what_breaks_the_property_is_found_and_kept_and_the_rest_goes_on(code: str, says: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", PLANTED, code, tmp_path], capture_output=True, text=True, check=True)
-    inputs, accepted, findings = map(int, done.stdout.split())
+@dataclass(frozen=True)
+class Planted:
+    """What came of each thing that was planted: inputs, how many were accepted, findings; what was said and kept."""
+
+    counts: dict[str, list[int]]
+    said: list[str]
+    kept: Path
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    kept = tmp_path_factory.mktemp("planted")
+    codes = {name: code for name, (code, _) in PLANTS.items()} | HARMLESS
+    done = subprocess.run(
+        [sys.executable, "-c", PLANTED, json.dumps(codes), kept], capture_output=True, text=True, check=True
+    )
+    counts = dict(zip(codes, map(json.loads, done.stdout.splitlines()), strict=True))
+    return Planted(counts, done.stderr.splitlines(), kept)
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_what_breaks_the_property_is_found_and_kept_and_the_rest_goes_on(name: str, planted: Planted) -> None:
+    inputs, accepted, findings = planted.counts[name]
     assert (inputs, findings) == (4, 1)
     assert accepted >= 2
-    assert done.stderr.startswith("FOUND planted seed-1: ")
-    assert says in (tmp_path / "planted" / "seed-1.why").read_text()
-    assert (tmp_path / "planted" / "seed-1").read_bytes() == b"bad"
+    says = PLANTS[name][1]
+    assert says in (planted.kept / name / "planted" / "seed-1.why").read_text()
+    assert (planted.kept / name / "planted" / "seed-1").read_bytes() == b"bad"
+    assert any(line.startswith("FOUND planted seed-1: ") and says in line for line in planted.said)
 
 
-def test_an_error_of_ours_and_an_input_that_is_read_are_no_findings(tmp_path: Path) -> None:
-    for code in ("raise MalformedFile('no')", "pass"):
-        done = subprocess.run(
-            [sys.executable, "-c", PLANTED, code, tmp_path], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.split() == ["4", "4" if code == "pass" else "3", "0"]
-    assert not list(tmp_path.iterdir())
+def test_an_error_of_ours_and_an_input_that_is_read_are_no_findings(planted: Planted) -> None:
+    assert (planted.counts["ours"], planted.counts["read"]) == ([4, 3, 0], [4, 4, 0])
+    assert sorted(path.name for path in planted.kept.iterdir()) == sorted(PLANTS)
 
 
 def sound_zip() -> bytes:
@@ -119,7 +136,7 @@ def test_no_reader_lets_anything_out_but_our_errors(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     totals = {line.split()[0]: list(map(int, line.split()[1::2])) for line in done.stdout.splitlines()}
-    assert len(totals) >= 18
+    assert len(totals) >= 22
     for name, (inputs, accepted, findings) in totals.items():
         assert inputs >= 5, name
         assert accepted > 0, f"{name}: not even the sound ones"

@@ -267,3 +267,12 @@ def test_what_is_kept_in_quarantine_is_counted(registry: Registry, adapters: lis
 def test_registry_that_there_is_not_is_sound_and_stays_away(tmp_path: Path) -> None:
     done = Registry(tmp_path / "none").verify(share=0.5)
     assert (done.checked, told(done), os.listdir(tmp_path)) == (0, NOTHING, [])
+
+
+def test_interrupt_while_files_are_hashed_is_passed_on(registry: Registry, adapters: list[Digest]) -> None:
+    def interrupt(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    assert adapters
+    with pytest.raises(KeyboardInterrupt):
+        registry.verify(progress=interrupt)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from registry import Registry
-from registry.cli.app import app
 from tests.soak.invariants import Promises, whole
 from tests.support.runs import MODULES, contents, lora_state, write_checkpoint
 from tests.support.scoring import result_of, write_score_run
@@ -108,7 +107,7 @@ def _lose_index(_world: World, home: Path, _out: Path) -> None:
 
 
 _FILLED = _kept("a", "c", prod="a", old="c")
-_ROWS = (
+ROWS = (
     Row("add", lambda w, _: ("add", w.checkpoints["a"]), _kept(), _kept("a"), fresh=True),
     Row("add second", lambda w, _: ("add", w.checkpoints["b"]), _FILLED, _kept("a", "b", "c", prod="a", old="c")),
     Row("add repair", lambda w, _: ("add", w.checkpoints["a"]), _FILLED, _FILLED, _damage, damaged=("a",)),
@@ -162,10 +161,6 @@ _ROWS = (
     Row("verify --repair", lambda _w, _: ("verify", "--all", "--repair"), _FILLED, _FILLED, repeats=(0,)),
     Row("gc", lambda _w, _: ("gc", "--keep-last", "0"), _kept("a", "c", prod="a", old="c"), _FILLED),
 )
-_THERE = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-_GROUPS = {group.name for group in app.registered_groups}
-ROWS = tuple(row for row in _ROWS if row.name.split()[0] in _THERE | _GROUPS)
-"""Of the commands that there are."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from registry.core.digest import Digest
-from registry.core.errors import StorageError
+from registry.core.errors import IntegrityError, RegistryError, StorageError
 from registry.store import LocalStore
 from tests.store.contract import FILES, OTHER, A, StoreContract, publish
 from tests.support.trees import contents, flip
@@ -101,6 +102,66 @@ def test_replacing_what_another_process_has_just_moved_aside_publishes(backend: 
         stage.files.write("weights.bin", [b"sound"])
         stage.replace(A)
     assert backend.adapters() == {A: {"weights.bin": b"sound"}}
+
+
+def test_of_two_removers_at_once_the_second_is_told_that_nothing_was_there(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(backend.store, A)
+    rename, results = os.rename, []
+
+    def outrun(source: str, target: str) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        results.append(LocalStore(str(backend.home)).remove(A))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", outrun)
+    results.append(backend.store.remove(A))
+    assert results == [True, False]
+    assert (backend.adapters(), backend.litter()) == ({}, [])
+
+
+def test_disk_without_room_for_staging_is_a_storage_error(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = os.mkdir
+
+    def full(path: str) -> None:
+        if f"{backend.home}/staging/" in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        mkdir(path)
+
+    monkeypatch.setattr(os, "mkdir", full)
+    with pytest.raises(StorageError, match="free some space"):
+        publish(backend.store, A)
+    assert backend.adapters() == {}
+
+
+def test_disk_that_fails_to_take_a_file_publishes_nothing_and_the_file_is_named(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("weights.bin"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with backend.store.stage() as stage:
+        stage.files.write("weights.bin", [b"x"])
+        monkeypatch.setattr(os, "fsync", failing)
+        with pytest.raises(StorageError, match="input/output error") as caught:
+            stage.publish(A)
+    assert str(caught.value.path).endswith("/weights.bin")
+    assert (backend.adapters(), backend.litter()) == ({}, [])
+
+
+def test_link_in_the_place_of_an_adapters_records_is_told_or_raised(backend: LocalBackend, tmp_path: Path) -> None:
+    place = backend.home / "records" / A.hex[:2] / A.hex
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path)
+    told: list[RegistryError] = []
+    assert backend.store.records(A, refused=told.append) == []
+    assert [(type(each), each.path) for each in told] == [(IntegrityError, str(place))]
+    with pytest.raises(IntegrityError, match="is a link"):
+        backend.store.records(A)
 
 
 def test_file_where_an_adapter_belongs_is_a_storage_error(backend: LocalBackend) -> None:

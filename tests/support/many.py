@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import registry.cli.app  # slow to import, as what follows
-import registry.index  # noqa: F401
+import registry
 from registry.cli import main
 from tests.support.process import CommandLine, Finished
 
@@ -35,6 +38,23 @@ def run_each(cli: CommandLine, commands: Iterable[Sequence[str | Path]], cwd: Pa
     return [Finished(**each) for each in json.loads(done.stdout)]
 
 
+def _load(requests: list[list[str]]) -> None:
+    """Load what these commands would each load for themselves: all of the program, and what some of it needs."""
+    for module in pkgutil.walk_packages(registry.__path__, "registry."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    words = {word for request in requests for word in request}
+    if words & {"compare", "merge", "diff"}:
+        importlib.import_module("torch")
+    if words & {"--plot", "plot"}:
+        importlib.import_module("matplotlib.figure")
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
+        sys.argv = ["aorlta-reg", "list", "--no-such-option"]
+        with contextlib.suppress(SystemExit):
+            main()  # the parser loads what it needs when it first parses
+    gc.freeze()
+
+
 def _run(arguments: list[str], directory: Path) -> dict[str, object]:
     out, err = directory / "out", directory / "err"
     if (child := os.fork()) == 0:
@@ -56,6 +76,8 @@ def _run(arguments: list[str], directory: Path) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    asked = json.load(sys.stdin)
+    _load(asked)
     with tempfile.TemporaryDirectory() as scratch:
-        results = [_run(request, Path(scratch)) for request in json.load(sys.stdin)]
+        results = [_run(request, Path(scratch)) for request in asked]
     json.dump(results, sys.stdout)
