@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.soak.commands import make_world
+from tests.soak.commands import ROWS, make_world
 from tests.soak.crowd import crowd
 from tests.soak.struck import faults, kills
 
@@ -23,13 +23,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="another order, another crowd")
     parser.add_argument("--processes", type=int, default=16, help="commands at once")
     parser.add_argument("--points", type=int, help="so many kills and so many faults, however long that takes")
+    parser.add_argument("--command", action="append", help="kill and fault only this one, as `gc`; repeatable")
     options = parser.parse_args()
+    rows = [row for row in ROWS if not options.command or row.name in options.command]
     seconds = [options.minutes * 60 * share for share in _SHARES]
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         scratch = Path(name)
         world = make_world(scratch / "world")
-        killed = kills(world, scratch, options.seed, seconds[0], options.points)
-        failed = faults(world, scratch, options.seed, seconds[1], options.points)
+        killed = kills(rows, world, scratch, options.seed, seconds[0], options.points)
+        failed = faults(rows, world, scratch, options.seed, seconds[1], options.points)
         load = crowd(world, scratch, options.seed, seconds[2], options.processes)
     findings = [*killed.findings, *failed.findings, *load.findings]
     for finding in findings[:50]:

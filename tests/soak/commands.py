@@ -59,6 +59,7 @@ class Row:
         prepare: makes the home ready, which is a copy of the filled one.
         before: what holds whatever becomes of the command. after: what holds as well once it has ended well.
         fresh: it starts with no home at all.
+        ends: exit codes of the command, where a fault struck it, beside that of storage.
         repeats: exit codes of the same command once more, after the first was killed.
         damaged: checkpoints whose stored adapter may be refused until then.
         gives: checkpoints of which `out` may hold the adapter.
@@ -71,6 +72,7 @@ class Row:
     after: Callable[[World], Promises]
     prepare: Callable[[World, Path, Path], None] = lambda _world, _home, _out: None
     fresh: bool = False
+    ends: tuple[int, ...] = ()
     repeats: tuple[int, ...] = (0,)
     damaged: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
@@ -91,6 +93,10 @@ def _kept(*names: str, removed: tuple[str, ...] = (), **aliases: str | None) -> 
 
 def _damage(world: World, home: Path, _out: Path) -> None:
     flip(Path(Registry(home).path(world.digests["a"])) / "adapter_model.safetensors")
+
+
+def _add_d(world: World, home: Path, _out: Path) -> None:
+    Registry(home).add(world.checkpoints["d"])
 
 
 def _remove_c(world: World, home: Path, _out: Path) -> None:
@@ -158,8 +164,22 @@ ROWS = (
     ),
     Row("reindex", lambda _w, _: ("reindex",), _FILLED, _FILLED, _lose_index),
     Row("db upgrade", lambda _w, _: ("db", "upgrade"), _FILLED, _FILLED, _lose_index, empties=True),
-    Row("verify --repair", lambda _w, _: ("verify", "--all", "--repair"), _FILLED, _FILLED, repeats=(0,)),
-    Row("gc", lambda _w, _: ("gc", "--keep-last", "0"), _kept("a", "c", prod="a", old="c"), _FILLED),
+    Row(
+        "verify --repair",
+        lambda _w, _: ("verify", "--all", "--repair"),
+        _FILLED,
+        _FILLED,
+        _damage,
+        ends=(5,),
+        damaged=("a",),
+    ),
+    Row(
+        "gc",
+        lambda _w, _: ("gc", "--keep-last", "0"),
+        _FILLED,
+        _kept("a", "c", removed=("d",), prod="a", old="c"),
+        _add_d,
+    ),
 )
 
 

@@ -18,7 +18,19 @@ from pathlib import Path
 import registry
 from tests.support import forked
 
-CALLS = ("mkdir", "write", "rename", "rmdir", "unlink", "unlinkat", "fsync", "fdatasync", "ftruncate", "pwrite64")
+CALLS = (
+    "mkdir",
+    "write",
+    "rename",
+    "renameat2",
+    "rmdir",
+    "unlink",
+    "unlinkat",
+    "fsync",
+    "fdatasync",
+    "ftruncate",
+    "pwrite64",
+)
 KILL = "signal=KILL"
 NEVER = "none"
 """The call of a command that is left alone."""
@@ -90,4 +102,5 @@ if __name__ == "__main__":
     for line in sys.stdin:
         if (child := os.fork()) == 0:
             forked.run(**json.loads(line))
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.writev(1, [f"{code}\n".encode()])  # a `write` would bring this process itself nearer to its fault

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from random import Random
 
-from tests.soak.commands import ROWS, Row, World, prepare, settled
+from tests.soak.commands import Row, World, prepare, settled
 from tests.soak.invariants import CORRUPT, FAILED, LOST, Finding, check, check_output, readable
 from tests.soak.server import CALLS, KILL, Server, server
 
@@ -29,18 +29,28 @@ class Struck:
     complete: bool = False
 
 
-def kills(world: World, scratch: Path, seed: int, seconds: float, points: int | None = None) -> Struck:
-    """Kill every command in every call, in random order, until time is up or there were so many points."""
-    return _strike(world, scratch, Random(seed), seconds, points, (KILL,))
+def kills(
+    rows: Sequence[Row], world: World, scratch: Path, seed: int, seconds: float, points: int | None = None
+) -> Struck:
+    """Kill each of these commands in every call, in random order, until time is up or there were so many points."""
+    return _strike(rows, world, scratch, Random(seed), seconds, points, (KILL,))
 
 
-def faults(world: World, scratch: Path, seed: int, seconds: float, points: int | None = None) -> Struck:
-    """Let every call of every command fail with every error, likewise."""
-    return _strike(world, scratch, Random(seed), seconds, points, tuple(f"error={error}" for error in ERRORS))
+def faults(
+    rows: Sequence[Row], world: World, scratch: Path, seed: int, seconds: float, points: int | None = None
+) -> Struck:
+    """Let every call of each fail with every error, likewise."""
+    return _strike(rows, world, scratch, Random(seed), seconds, points, tuple(f"error={error}" for error in ERRORS))
 
 
 def _strike(
-    world: World, scratch: Path, random: Random, seconds: float, points: int | None, kinds: tuple[str, ...]
+    rows: Sequence[Row],
+    world: World,
+    scratch: Path,
+    random: Random,
+    seconds: float,
+    points: int | None,
+    kinds: tuple[str, ...],
 ) -> Struck:
     result, ends = Struck(), time.monotonic() + seconds
 
@@ -50,7 +60,7 @@ def _strike(
     with ExitStack() as stack:
         plain = stack.enter_context(server(scratch))
         servers = {kind: stack.enter_context(server(scratch, kind)) for kind in kinds}
-        lanes = [(row, call, kind, _numbers(call, random)) for row in ROWS for call in CALLS for kind in kinds]
+        lanes = [(row, call, kind, _numbers(call, random)) for row in rows for call in CALLS for kind in kinds]
         random.shuffle(lanes)
         while lanes and not enough():  # one point of each lane in turn, so that none is left to the end
             left = []
@@ -90,7 +100,7 @@ def _one(
         return False
     result.points[row.name] += 1
     found = []
-    if ended.code not in (0, 7, -9) or "Traceback" in ended.output:
+    if ended.code not in (0, 7, -9, *row.ends) or "Traceback" in ended.output:
         found.append(Finding(FAILED, f"exit {ended.code}: {ended.output}"))
     reads, problems = readable(place.home, damaged=[world.digests[name] for name in row.damaged])
     result.reads += reads
