@@ -230,7 +230,8 @@ class Registry:
         return resolve(self._store, reference, self._opened.mended_if_any)
 
     def show(self, reference: str) -> AdapterSummary:
-        """What is known about one adapter. A gap in the index is filled from the store's records first.
+        """What is known about one adapter. A gap in the index is filled from the store's records first; a comparison or
+        score run whose record is damaged is noted, and left out of that.
 
         Raises:
             InvalidReference, NotFound, Ambiguous, IntegrityError, StorageError.
@@ -239,7 +240,7 @@ class Registry:
         found = index.adapter(digest)
         stated = list(read_seal(self._store, digest).exports)
         for kind in (records.COMPARISON, records.SCORE):
-            stated += self._store.records(digest, kind)
+            stated += self._store.records(digest, kind, lambda error: self._opened.note(f"left out: {error}"))
         complete = found is not None and {record.digest for record in stated} <= found.records
         if not complete and self._opened.read_only:
             self._opened.note(f"the index lacks some of {digest.short}, and the registry is read-only here")

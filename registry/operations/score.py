@@ -102,8 +102,9 @@ def points(index: Index | None, run: str, metric: str) -> list[ScorePoint]:
 
 
 def _known(store: Store, adapter: Digest, result: Digest) -> Record | None:
-    """The first record of this result, among those that are kept and those that are announced."""
-    for record in (*store.records(adapter, records.SCORE), *announced(store, adapter, records.SCORE)):
+    """The first record of this result, among those that are kept and those that are announced. A damaged one is not
+    known, so that the result can be recorded again; `verify` names it."""
+    for record in (*store.records(adapter, records.SCORE, lambda _: None), *announced(store, adapter, records.SCORE)):
         match record.predicate:
             case {"score_run": {"result": {"sha256": result.hex}}}:
                 return record

@@ -268,16 +268,30 @@ def test_a_score_run_makes_no_registry_where_there_is_none(tmp_path: Path) -> No
     assert not (tmp_path / "none").exists()
 
 
-def test_a_damaged_adapter_or_score_record_is_an_integrity_error(
+def test_a_damaged_score_record_is_named_and_does_not_stand_in_the_way(
     registry: Registry, adapters: list[Digest], tmp_path: Path
 ) -> None:
-    run = write_score_run(tmp_path / "eval", result_of(adapters[0]))
+    run, other = (
+        write_score_run(tmp_path / name, result_of(adapters[0], scores={name: 0.5})) for name in ("eval", "more")
+    )
     registry.add_score(run)
     (record,) = Path(registry.home).rglob("score-*.json")
     flip(record)
-    with pytest.raises(IntegrityError, match=record.name):
-        registry.add_score(run)
-    flip(record)
+    notes: list[str] = []
+    noting = Registry(registry.home, note=notes.append)
+    assert noting.show(adapters[0].hex).scores == {"eval": 0.5}
+    assert any(str(record) in note for note in notes)
+    assert noting.add_score(other).new
+    assert noting.add_score(run).new, "what no longer says anything is recorded again"
+    assert noting.show(adapters[0].hex).scores == {"eval": 0.5, "more": 0.5}
+    assert [finding.error.path for finding in noting.verify().findings][:1] == [str(record)]
+    assert noting.reindex().damaged
+    assert noting.show(adapters[0].hex).scores == {"eval": 0.5, "more": 0.5}
+
+
+def test_a_damaged_adapter_is_an_integrity_error(registry: Registry, adapters: list[Digest], tmp_path: Path) -> None:
+    run = write_score_run(tmp_path / "eval", result_of(adapters[0]))
+    registry.add_score(run)
     flip(Path(registry.path(adapters[0].hex)) / "export-manifest.json")
     with pytest.raises(IntegrityError, match="manifest"):
         registry.add_score(run)
