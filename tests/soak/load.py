@@ -14,7 +14,6 @@ from random import Random
 from typing import Any
 
 from tests.soak.invariants import readable
-from tests.soak.server import load_everything
 from tests.support import forked
 
 _KILLED = 0.15
@@ -123,5 +122,5 @@ def _account(child: _Child, code: int, done: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    load_everything()
+    forked.load_everything()
     main()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
 import json
 import os
-import pkgutil
 import shutil
 import subprocess
 import sys
@@ -15,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import registry
 from tests.support import forked
 
 CALLS = (
@@ -88,17 +84,8 @@ def server(scratch: Path, fault: str | None = None) -> Iterator[Server]:
         process.stdin.close()
 
 
-def load_everything() -> None:
-    """Import whatever a command may come to import, so that none of those forked has to."""
-    for module in pkgutil.walk_packages(registry.__path__, "registry."):
-        if not module.name.endswith("__main__") and ".served" not in module.name:
-            importlib.import_module(module.name)
-    importlib.import_module("sqlalchemy.dialects.sqlite.pysqlite")
-    gc.freeze()
-
-
 if __name__ == "__main__":
-    load_everything()
+    forked.load_everything()
     for line in sys.stdin:
         if (child := os.fork()) == 0:
             forked.run(**json.loads(line))

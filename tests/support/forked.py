@@ -8,16 +8,17 @@ call first makes the LIMIT - n others itself, which fail at once and change noth
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib
 import json
 import os
+import pkgutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-import registry.cli.app  # slow to import, as what follows
-import registry.index  # noqa: F401
+import registry
 from registry.cli import main
-from registry.index import migrate  # noqa: F401
 
 LIMIT = 400
 _NOWHERE = 1 << 20  # no such descriptor
@@ -37,6 +38,15 @@ _VAIN: dict[str, Callable[[], object]] = {
 }
 
 
+def load_everything() -> None:
+    """Import whatever a command may come to import, so that none of those forked has to."""
+    for module in pkgutil.walk_packages(registry.__path__, "registry."):
+        if not module.name.endswith("__main__") and ".served" not in module.name:
+            importlib.import_module(module.name)
+    importlib.import_module("sqlalchemy.dialects.sqlite.pysqlite")
+    gc.freeze()
+
+
 def run(call: str, number: int, arguments: list[str], output: str = os.devnull) -> None:
     silent = os.open(os.devnull, os.O_RDWR)
     told = os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -50,6 +60,7 @@ def run(call: str, number: int, arguments: list[str], output: str = os.devnull) 
 
 
 if __name__ == "__main__":
+    load_everything()
     for request in sys.stdin:
         if (child := os.fork()) == 0:
             run(sys.argv[1], **json.loads(request))
