@@ -114,3 +114,9 @@ def test_such_names_cannot(name: str) -> None:
 def test_name_that_is_not_utf8_is_no_runs(text: str) -> None:
     with pytest.raises(InvalidReference, match="RUN@ITER"):
         parse(text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t\n"])
+def test_an_empty_reference_is_none_and_not_one_that_is_missing(text: str) -> None:
+    with pytest.raises(InvalidReference, match="empty"):
+        parse(text)

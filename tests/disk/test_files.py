@@ -12,7 +12,17 @@ import pytest
 
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, NotFound, Refused, RegistryError, StorageError
-from registry.disk import copy_verified, hash_file, list_names, make_directories, open_regular, read_small, write_file
+from registry.disk import (
+    copy_verified,
+    directory_inside,
+    hash_file,
+    list_names,
+    make_directories,
+    open_inside,
+    open_regular,
+    read_small,
+    write_file,
+)
 
 DATA = bytes(range(256)) * 3000  # several blocks, the last one incomplete
 
@@ -159,3 +169,32 @@ def test_directories_are_made_with_their_parents_and_making_them_again_is_harmle
     assert list_names(str(deep / "missing")) == []
     with pytest.raises(RegistryError):
         make_directories(f"{source}/below")
+
+
+def test_every_directory_that_is_made_is_synced_in_its_parent_once_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, fsync = [], os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), os.listdir(descriptor)))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    make_directories(str(tmp_path / "a" / "b" / "c"))
+    assert synced == [(str(tmp_path), ["a"]), (str(tmp_path / "a"), ["b"]), (str(tmp_path / "a" / "b"), ["c"])]
+    make_directories(str(tmp_path / "a" / "b" / "c"))
+    assert len(synced) == 3, "what was there already costs nothing"
+
+
+def test_name_that_no_file_system_takes_is_a_storage_error_wherever_it_stands(tmp_path: Path) -> None:
+    long = "x" * 300
+    with directory_inside(str(tmp_path)) as directory, pytest.raises(StorageError, match="too long") as caught:
+        open_inside(directory, long, "the/file")
+    assert caught.value.path == "the/file"
+    with pytest.raises(StorageError, match="too long") as caught, directory_inside(str(tmp_path), long, "below"):
+        pass
+    assert caught.value.path == str(tmp_path / long)
+    with pytest.raises(StorageError, match="too long") as caught, directory_inside(str(tmp_path / long)):
+        pass
+    assert caught.value.path == str(tmp_path / long)

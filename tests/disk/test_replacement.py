@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.core.errors import OutputExists
+from registry.core.errors import OutputExists, StorageError
 from registry.disk import Replacement
 from tests.support.trees import contents, snapshot
 
@@ -90,6 +90,34 @@ def test_what_is_no_directory_is_refused_and_left_alone(kind: str, tmp_path: Pat
     with pytest.raises(OutputExists, match="no directory"):
         replace(tmp_path / "out")
     assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_what_takes_the_old_ones_place_before_it_is_removed_is_neither_followed_nor_emptied(
+    kind: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim, real = tmp_path / "victim", os.open
+    victim.mkdir()
+    (victim / "one").write_bytes(b"mine")
+
+    def outrun(path: str, flags: int, *rest: int, **options: int) -> int:
+        if f"{out}.partial-" in path and flags & os.O_CREAT == 0:
+            monkeypatch.setattr(os, "open", real)
+            Path(path).rename(tmp_path / "moved")
+            if kind == "link":
+                Path(path).symlink_to(victim)
+            else:
+                Path(path).write_bytes(b"mine")
+        return real(path, flags, *rest, **options)
+
+    monkeypatch.setattr(os, "open", outrun)
+    with pytest.raises(StorageError, match="could not be removed") as caught:
+        replace(out)
+    refused = caught.value.__cause__
+    assert isinstance(refused, OSError)
+    assert refused.filename == caught.value.path, "it was not even opened: a pipe would wait for ever"
+    assert contents(out) == NEW
+    assert contents(victim) == {"one": b"mine"}
 
 
 def fail() -> None:

@@ -64,6 +64,7 @@ def test_damaged_adapter_is_made_anew_to_the_byte_and_the_bad_copy_is_kept(damag
     repaired = shelf.registry.repair(shelf.registry.verify())
     assert [digest for digest, _ in repaired.done] == [shelf.digest], repaired.failed
     assert files_in(shelf.directory) == sound
+    assert list((Path(shelf.registry.home) / "pending").iterdir()) == [], "nothing is left to be done"
     assert shelf.registry.verify().findings == ()
     assert [files_in(each) for each in shelf.quarantine] == ([bad] if bad else [])
     assert shelf.record.exists(), "and no other record was made"

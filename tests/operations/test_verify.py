@@ -229,6 +229,23 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_changed(registry: Regi
     assert told(registry.verify()) == told(done)
 
 
+def test_findings_of_no_adapter_come_first_and_the_others_adapter_by_adapter(
+    registry: Registry, adapters: list[Digest]
+) -> None:
+    first, second, third = sorted(adapters)
+    lose_index(Path(registry.home))
+    (Path(registry.home) / "index.sqlite").write_bytes(b"no database " * 1000)
+    flip(place(registry, first, WEIGHTS))
+    flip(place(registry, second, WEIGHTS))
+    for digest in (second, third):  # looked at before any file is
+        flip(record_files(registry, digest)[0])
+    done = Registry(registry.home, note=lambda _: None).verify()
+    named = [each.digest for each in done.findings]
+    assert named[0] is None
+    assert list(dict.fromkeys(named[1:])) == [first, second, third]
+    assert named[1:] == sorted(adapter for adapter in named if adapter is not None)
+
+
 @pytest.mark.parametrize("damage", ["lost", "garbage"])
 def test_index_that_is_lost_is_made_anew_and_one_that_is_none_is_a_finding(
     damage: str, registry: Registry, adapters: list[Digest]

@@ -137,6 +137,18 @@ def test_disk_without_room_for_staging_is_a_storage_error(
     assert backend.adapters() == {}
 
 
+def test_staging_that_cannot_be_looked_through_is_a_storage_error_that_names_it(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_directory: int) -> list[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "listdir", failing)
+    with pytest.raises(StorageError, match="input/output error") as caught:
+        publish(backend.store, A)
+    assert caught.value.path == str(backend.home / "staging")
+
+
 def test_disk_that_fails_to_take_a_file_publishes_nothing_and_the_file_is_named(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
