@@ -24,6 +24,7 @@ _ADVICE = {
     errno.EROFS: "The file system is read-only",
     errno.EACCES: "Check the permissions",
     errno.EPERM: "Check the permissions",
+    errno.EXDEV: "HOME is one directory of one file system: nothing in it may be mounted from elsewhere",
 }
 
 

@@ -20,7 +20,7 @@ from registry.store import Store
 if TYPE_CHECKING:
     from registry.index import Index
 
-_LOOKS = 3  # others write meanwhile: only what differs every time differs
+_LOOKS = 5  # others write meanwhile: only what differs every time differs
 _HINT = "Run `aorlta-reg reindex`"
 _ALIASES = "aliases"
 
@@ -34,7 +34,8 @@ def differing(
         store: the truth, which is only read. Records that cannot be read are left out, as in every index.
         index: what is held against it, which is only read.
         subjects: adapters that are stored or recorded.
-        whole: these are all. Then also what else the index knows, and where its aliases stand, are looked at.
+        whole: of all, listed anew at every look, since others add meanwhile. Then also what else the index knows, and
+            where its aliases stand, are looked at.
 
     Raises:
         StorageError: the index cannot be read, or there is no room for the other one.
@@ -52,6 +53,8 @@ def _look(store: Store, index: Index, subjects: Sequence[Digest], *, whole: bool
     from registry.index import Database, Index  # noqa: PLC0415  SQLAlchemy is for those that have an index
 
     found: dict[Digest | str, RegistryError] = {}
+    if whole:
+        subjects = sorted({*store.digests(), *store.subjects()})
     with tempfile.TemporaryDirectory(prefix="aorlta-reg-verify-") as scratch:
         expected = Index(Database(os.path.join(scratch, "index.sqlite")))
 

@@ -293,3 +293,15 @@ def test_interrupt_while_files_are_hashed_is_passed_on(registry: Registry, adapt
     assert adapters
     with pytest.raises(KeyboardInterrupt):
         registry.verify(progress=interrupt)
+
+
+def test_adapter_that_is_added_while_files_are_hashed_is_no_finding(registry: Registry, tmp_path: Path) -> None:
+    added: list[Digest] = []
+
+    def add(_done: int, _total: int) -> None:
+        if not added:
+            added.extend(add_run(Registry(registry.home), tmp_path, "late", (1,), seed=9))
+
+    done = registry.verify(progress=add)
+    assert (told(done), done.checked, len(added)) == (NOTHING, 3, 1)
+    assert registry.verify().checked == 4

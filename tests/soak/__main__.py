@@ -24,9 +24,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=16, help="commands at once")
     parser.add_argument("--points", type=int, help="so many kills and so many faults, however long that takes")
     parser.add_argument("--command", action="append", help="kill and fault only this one, as `gc`; repeatable")
+    parser.add_argument("--only-crowd", action="store_true", help="all the time for the commands at once")
     options = parser.parse_args()
     rows = [row for row in ROWS if not options.command or row.name in options.command]
-    seconds = [options.minutes * 60 * share for share in _SHARES]
+    shares = (0, 0, 1) if options.only_crowd else _SHARES
+    seconds = [options.minutes * 60 * share for share in shares]
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         scratch = Path(name)
         world = make_world(scratch / "world")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from registry import Registry
-from tests.soak.commands import ROWS, World
+from tests.soak.commands import World
 from tests.soak.invariants import CORRUPT, FAILED, Finding, Promises, check, check_output
 from tests.support.runs import MODULES, contents, lora_state, write_checkpoint
 from tests.support.scoring import result_of, write_score_run
@@ -34,9 +34,14 @@ def crowd(world: World, scratch: Path, seed: int, seconds: float, processes: int
     home, outputs = scratch / "crowded", scratch / "load"
     shutil.copytree(world.filled, home)
     outputs.mkdir()
-    volatile = [
-        write_checkpoint(scratch / f"v{number}", contents(lora_state(modules=MODULES[:1], seed=50 + number)))
-        for number in range(3)
+    volatile = [  # of one run, of which `gc --keep-last 1` lets two go; the others have a run each
+        write_checkpoint(
+            scratch / "volatile",
+            contents(lora_state(modules=MODULES[:1], seed=50 + iteration), iteration=iteration),
+            iteration=iteration,
+            config={"run_id": "volatile"},
+        )
+        for iteration in range(3)
     ]
     apart = Registry(world.root / "apart")
     scores = [
@@ -52,7 +57,6 @@ def crowd(world: World, scratch: Path, seed: int, seconds: float, processes: int
         "stable": {str(path): world.digests[name] for name, path in world.checkpoints.items()},
         "volatile": {str(path): str(apart.add(path).digest) for path in volatile},
         "scores": [*map(str, scores)],
-        "commands": [row.name.split()[0] for row in ROWS],
     }
     done = subprocess.run(
         [sys.executable, "-B", "-m", "tests.soak.load", json.dumps(plan)], stdout=subprocess.PIPE, text=True, check=True

@@ -46,7 +46,7 @@ def main() -> None:
     while children or time.monotonic() < ends:
         while len(children) < plan["processes"] and time.monotonic() < ends:
             number += 1
-            kind, what, arguments, target = _choose(random, plan, scratch / f"out{number}")
+            kind, what, arguments, target = _choose(random, plan, number, scratch / f"out{number}")
             output = scratch / f"told{number}"
             dying = kind != _READER and random.random() < _KILLED
             pid = os.fork()
@@ -66,7 +66,8 @@ def main() -> None:
     print(json.dumps(done))
 
 
-def _choose(random: Random, plan: dict[str, Any], out: Path) -> tuple[str, str, list[str], Path | None]:
+def _choose(random: Random, plan: dict[str, Any], number: int, out: Path) -> tuple[str, str, list[str], Path | None]:
+    """One of each first, so that no crowd is too short for any; then by weight."""
     stable, volatile = plan["stable"], plan["volatile"]
     kept, gone = random.choice([*stable]), random.choice([*volatile])
     home = ["--home", plan["home"], "--json"]
@@ -83,12 +84,13 @@ def _choose(random: Random, plan: dict[str, Any], out: Path) -> tuple[str, str, 
         (2, "list", "", ["list", *home], None),
         (1, "reindex", "", ["reindex", *home], None),
         (3, _READER, "", [], None),
+        (1, "verify", "", ["verify", "--all", *home], None),
+        (1, "verify --repair", "", ["verify", "--all", "--repair", *home], None),
+        (2, "gc", "", ["gc", "--keep-last", "1", *home], None),
     ]
-    for extra, arguments in (("verify", ["verify", "--all"]), ("gc", ["gc", "--keep-last", "100"])):
-        if extra in plan["commands"]:
-            actions.append((1, extra, "", [*arguments, *home], None))
-    _, kind, what, arguments, target = random.choices(actions, [each[0] for each in actions])[0]
-    return kind, what, arguments, target
+    if number > len(actions):
+        actions = random.choices(actions, [each[0] for each in actions])
+    return actions[min(number, len(actions)) - 1][1:]
 
 
 def _become(kind: str, arguments: list[str], output: Path, plan: dict[str, Any]) -> None:

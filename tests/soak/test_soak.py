@@ -13,6 +13,7 @@ import pytest
 
 from registry import Registry
 from tests.soak.commands import ROWS, World, make_world
+from tests.soak.crowd import crowd
 from tests.soak.invariants import CORRUPT, FAILED, LITTER, LOST, Promises, check, check_output, readable
 from tests.support.strace import needs_strace
 from tests.support.trees import flip
@@ -39,6 +40,16 @@ def test_slice_of_kills_faults_and_a_crowd_loses_nothing_and_hands_out_nothing_c
     assert summary["operations"] > 0
     assert summary["reads"] > 0
     assert [summary[kind] for kind in (LOST, CORRUPT, LITTER, FAILED)] == [0, 0, 0, 0]
+
+
+@pytest.mark.slow
+def test_sixteen_commands_at_once_lose_no_move_no_score_and_no_adapter(world: World, tmp_path: Path) -> None:
+    done = crowd(world, tmp_path, seed=1, seconds=2, processes=16)
+    assert done.findings == []
+    assert done.operations.keys() == {
+        *("add", "alias", "gc", "get", "list", "read", "reindex", "rm", "score", "verify", "verify --repair")
+    }
+    assert done.reads > 0
 
 
 def weights(home: Path, digest: str) -> Path:
