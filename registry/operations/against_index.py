@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from registry.core import records
 from registry.core.digest import Digest
-from registry.core.errors import IntegrityError, MalformedFile, RegistryError
+from registry.core.errors import IntegrityError, MalformedFile, RegistryError, StorageError
 from registry.core.records import Record
 from registry.core.summary import AdapterSummary
 from registry.operations.seal import read_seal
@@ -20,7 +20,7 @@ from registry.store import Store
 if TYPE_CHECKING:
     from registry.index import Index
 
-_LOOKS = 5  # others write meanwhile: only what differs every time differs
+_LOOKS = 3  # others write meanwhile: only what differs every time may differ
 _HINT = "Run `aorlta-reg reindex`"
 _ALIASES = "aliases"
 
@@ -45,8 +45,24 @@ def differing(
         if found:
             again = _look(store, index, subjects, whole=whole)
             found = {key: again[key] for key in found if key in again}
+    if found:
+        found = _undisturbed(store, index, subjects, found, whole=whole)
     for key, error in found.items():
         yield key if isinstance(key, Digest) else None, error
+
+
+def _undisturbed(
+    store: Store, index: Index, subjects: Sequence[Digest], found: dict[Digest | str, RegistryError], *, whole: bool
+) -> dict[Digest | str, RegistryError]:
+    """What still differs while nobody else writes. Where that cannot be had, because the registry is read-only here or
+    is made anew for long, what differed in every look."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(index.moving())
+        except StorageError:
+            return found
+        again = _look(store, index, subjects, whole=whole)
+    return {key: again[key] for key in found if key in again}
 
 
 def _look(store: Store, index: Index, subjects: Sequence[Digest], *, whole: bool) -> dict[Digest | str, RegistryError]:
