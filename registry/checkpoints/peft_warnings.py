@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from registry.core.contents import AdapterContents, PeftAdapter
 from registry.core.errors import shown
 from registry.core.layout import MANIFEST, PICKLED, WEIGHTS
 from registry.core.model import Provenance
-from registry.core.patterns import ends_at_dots, words_of
+from registry.core.patterns import ends_at_dots, starts_at_dots, words_of
 from registry.core.peft_config import is_quantised
 
 _MOST = 10
@@ -79,8 +78,7 @@ def _untouched(contents: AdapterContents) -> Iterator[str]:
         idle = sorted({target for target in targets if not counts[target]})
         told = ", ".join(f"{shown(target)} {counts[target]}" for target in sorted({*targets} - {*idle})[:_MOST])
         yield from (f"target_modules: {shown(target)} has no tensors (modules by target: {told})" for target in idle)
-    names = {*contents.replaced, *contents.biases}
-    owners = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
+    owners = {owner for name in (*contents.replaced, *contents.biases) for owner in starts_at_dots(name)}
     saved = words_of(config.get("modules_to_save") or ())
     used = {word for owner in owners for word in saved.ending(owner)}
     for each in config.get("modules_to_save") or ():

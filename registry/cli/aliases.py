@@ -8,6 +8,7 @@ import typer
 
 from registry.cli.arguments import Home, Json, Ref
 from registry.cli.environment import open_registry
+from registry.cli.groups import group
 from registry.cli.output import Output, table
 from registry.core.digest import Digest
 from registry.core.refs import NO_ADAPTER
@@ -22,13 +23,7 @@ Expect = Annotated[
     typer.Option("--expect", metavar="REF|none", help="Move it only if this is what it names now, or nothing."),
 ]
 
-app = typer.Typer(
-    help="Movable names for adapters.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = group(help="Movable names for adapters.", no_args_is_help=True)
 
 
 @app.command("set")

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from registry.cli import INTERRUPTED, exits, interrupted
+from registry.cli.groups import group
 from registry.cli.output import LINE, Output, printable, silence
 from registry.core.errors import RegistryError, StorageError, shortened
 from registry.core.version import VERSION
@@ -80,11 +81,11 @@ class _Commands(TyperGroup):
 
 
 def _loaded(name: str) -> Any:
-    """The command of that name. Loading only this one halves the time that a command takes to start."""
+    """The command of that name; the others, and what only they need, are not loaded."""
     module, _, attribute = _COMMANDS[name].partition(":")
     command = getattr(import_module(f"registry.cli.{module}"), attribute)
     if not isinstance(command, typer.Typer):
-        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        alone = group()
         alone.command(name)(command)
         command = alone
     return typer.main.get_command(command)
@@ -127,14 +128,11 @@ def _raise_again(unraisable: Any) -> None:
         sys.__unraisablehook__(unraisable)
 
 
-app = typer.Typer(
+app = group(
     name="aorlta-reg",
     cls=_Commands,
     help="Knows exactly which LoRA adapter it was: raw RL checkpoints in, PEFT adapters by hash out, bit for bit.",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
 )
 
 

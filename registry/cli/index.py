@@ -9,18 +9,13 @@ import typer
 from registry.cli import exits
 from registry.cli.arguments import Home, Json
 from registry.cli.environment import open_registry
+from registry.cli.groups import group
 from registry.cli.output import Output, error_document, table
 
 if TYPE_CHECKING:
     from registry.operations.reindex import Reindexed
 
-database = typer.Typer(
-    help="The index's schema.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+database = group(help="The index's schema.", no_args_is_help=True)
 
 
 def reindex(home_option: Home = None, as_json: Json = False) -> None:

@@ -10,6 +10,7 @@ from registry.cli import plots
 from registry.cli.arguments import Home, Json, Limit
 from registry.cli.documents import score_run_document, scores_text, stop_text
 from registry.cli.environment import open_registry
+from registry.cli.groups import group
 from registry.cli.output import Output, printable, table
 from registry.core.summary import Status
 
@@ -19,13 +20,7 @@ if TYPE_CHECKING:
 _DEFAULT_LIMIT = 50
 _NOTED = 10
 
-app = typer.Typer(
-    help="What score runs found of adapters.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = group(help="What score runs found of adapters.", no_args_is_help=True)
 
 
 @app.command()

@@ -106,6 +106,11 @@ def selects(targets: str | Collection[str], module: str) -> bool:
     return any(end in targets for end in ends_at_dots(module))
 
 
+def starts_at_dots(name: str) -> list[str]:
+    """All that precedes one of a name's dots: the modules that it is in."""
+    return [name[: dot.start()] for dot in re.finditer(r"\.", name)]
+
+
 def ends_at_dots(name: str) -> list[str]:
     """A name and all that follows one of its dots."""
     return [name, *(name[dot.end() :] for dot in re.finditer(r"\.", name))]

@@ -16,7 +16,7 @@ from registry.core.dtypes import LORA_DTYPES
 from registry.core.errors import MalformedFile, UnsupportedLora
 from registry.core.layout import CONFIG
 from registry.core.model import PEFT_PREFIX, Lora, LoraPair, LoraSettings
-from registry.core.patterns import Words, rank_of, selects, words_of
+from registry.core.patterns import Words, rank_of, selects, starts_at_dots, words_of
 from registry.core.peft_config import read_config, read_settings, unsupported_settings
 from registry.core.tensor import Tensor
 
@@ -122,7 +122,7 @@ def _place(name: str, plain: str, config: Mapping[str, Any], saved: Words) -> st
     module, _, leaf = plain.rpartition(".")
     if leaf == "bias" and config.get("bias", "none") != "none":
         return "biases"
-    parents = (plain[: dot.start()] for dot in re.finditer(r"\.", plain))
+    parents = starts_at_dots(plain)
     if any(True for parent in parents for _ in saved.ending(parent)):  # peft matches the bare end of a name
         return "replaced"
     embedding = leaf == "weight" and module.rpartition(".")[2] in _EMBEDDINGS

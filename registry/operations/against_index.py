@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from registry.core import records
 from registry.core.digest import Digest
@@ -15,7 +15,7 @@ from registry.core.errors import IntegrityError, MalformedFile, RegistryError, S
 from registry.core.records import Record
 from registry.core.summary import AdapterSummary
 from registry.operations.seal import read_seal
-from registry.store import Store
+from registry.store import Store, pass_over
 
 if TYPE_CHECKING:
     from registry.index import Index
@@ -23,54 +23,49 @@ if TYPE_CHECKING:
 _LOOKS = 3  # others write meanwhile: only what differs every time may differ
 _HINT = "Run `aorlta-reg reindex`"
 _ALIASES = "aliases"
+_Differences: TypeAlias = dict[Digest | str, RegistryError]
 
 
 def differing(
-    store: Store, index: Index, subjects: Sequence[Digest], *, whole: bool
+    store: Store, index: Index, only: Sequence[Digest] | None
 ) -> Iterator[tuple[Digest | None, RegistryError]]:
     """The adapters of which the index does not say what the records say, and why.
 
     Args:
         store: the truth, which is only read. Records that cannot be read are left out, as in every index.
         index: what is held against it, which is only read.
-        subjects: adapters that are stored or recorded.
-        whole: of all, listed anew at every look, since others add meanwhile. Then also what else the index knows, and
-            where its aliases stand, are looked at.
+        only: adapters that are stored or recorded. None for all, listed anew at every look, since others add meanwhile;
+            then also what else the index knows, and where its aliases stand, are looked at.
 
     Raises:
         StorageError: the index cannot be read, or there is no room for the other one.
     """
-    found = _look(store, index, subjects, whole=whole)
+    found = _look(store, index, only)
     for _ in range(_LOOKS - 1):
         if found:
-            again = _look(store, index, subjects, whole=whole)
-            found = {key: again[key] for key in found if key in again}
+            found = _still(found, _look(store, index, only))
     if found:
-        found = _undisturbed(store, index, subjects, found, whole=whole)
+        with ExitStack() as held:
+            try:
+                held.enter_context(index.moving())
+            except StorageError:  # it is read-only here, or is made anew for long: the looks must do
+                pass
+            else:  # nobody else writes
+                found = _still(found, _look(store, index, only))
     for key, error in found.items():
         yield key if isinstance(key, Digest) else None, error
 
 
-def _undisturbed(
-    store: Store, index: Index, subjects: Sequence[Digest], found: dict[Digest | str, RegistryError], *, whole: bool
-) -> dict[Digest | str, RegistryError]:
-    """What still differs while nobody else writes. Where that cannot be had, because the registry is read-only here or
-    is made anew for long, what differed in every look."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(index.moving())
-        except StorageError:
-            return found
-        again = _look(store, index, subjects, whole=whole)
-    return {key: again[key] for key in found if key in again}
+def _still(before: _Differences, now: _Differences) -> _Differences:
+    return {key: now[key] for key in before if key in now}
 
 
-def _look(store: Store, index: Index, subjects: Sequence[Digest], *, whole: bool) -> dict[Digest | str, RegistryError]:
+def _look(store: Store, index: Index, only: Sequence[Digest] | None) -> _Differences:
     from registry.index import Database, Index  # noqa: PLC0415  SQLAlchemy is for those that have an index
 
-    found: dict[Digest | str, RegistryError] = {}
-    if whole:
-        subjects = sorted({*store.digests(), *store.subjects()})
+    found: _Differences = {}
+    whole = only is None
+    subjects = sorted({*store.digests(), *store.subjects()}) if only is None else only
     with tempfile.TemporaryDirectory(prefix="aorlta-reg-verify-") as scratch:
         expected = Index(Database(os.path.join(scratch, "index.sqlite")))
 
@@ -79,7 +74,7 @@ def _look(store: Store, index: Index, subjects: Sequence[Digest], *, whole: bool
 
         expected.rebuild((each for subject in subjects for each in _known_of(store, subject)), refused)
         known = {*subjects, *index.digests()} if whole else subjects
-        writing = {record.subject for record in store.unsettled(lambda _: None)}
+        writing = {record.subject for record in store.unsettled(pass_over)}
         for digest in sorted(known):
             if digest not in writing and digest not in found:
                 problem = _problem(index.adapter(digest), expected.adapter(digest), whole=whole)
@@ -105,7 +100,7 @@ def _problem(actual: AdapterSummary | None, expected: AdapterSummary | None, *, 
 
 def _known_of(store: Store, subject: Digest) -> list[Record]:
     """The records about an adapter, its exports first; where none is recorded, what hangs on one is left out."""
-    found = store.records(subject, refused=lambda _: None)
+    found = store.records(subject, refused=pass_over)
     exports = [record for record in found if record.kind == records.EXPORT]
     if not exports and store.contains(subject):
         with suppress(RegistryError):  # told of the adapter itself

@@ -24,7 +24,7 @@ from registry.served.evidence import Engine, open_engines
 from registry.served.plan import plan
 from registry.served.runtime import require_device, require_torch
 from registry.served.weights import open_weights
-from registry.store import Store
+from registry.store import Store, pass_over
 
 FORMAT = 1
 _LISTED = 1000  # tensors an engine; `counts` has all of them
@@ -93,7 +93,7 @@ def compare(
         doubts = tuple(_doubts(engines, exports, {stored.entry.dtype.name for stored in weights.tensors.values()}))
     comparison = replace(comparison, notes=(*doubts, *comparison.notes))
     predicate = _predicate(comparison, os.path.abspath(base), [os.path.abspath(path) for path in paths], now)
-    known = store.records(digest, records.COMPARISON, lambda _: None)  # a damaged one is not known; `verify` names it
+    known = store.records(digest, records.COMPARISON, pass_over)  # a damaged one is not known; `verify` names it
     record = next((each for each in known if _lasting(each.predicate) == _lasting(predicate)), None)
     if record is None:
         record = records.make(records.COMPARISON, digest, predicate)

@@ -8,7 +8,7 @@ from registry.core.errors import NotFound
 from registry.core.records import Record
 from registry.core.times import is_time
 from registry.operations.seal import announced
-from registry.store import Store
+from registry.store import Store, pass_over
 
 _LONG = 200  # characters of a reason that a message repeats
 
@@ -50,10 +50,6 @@ def _checkpoint(export: Record) -> dict[str, object]:
 
 
 def _dated(store: Store, digest: Digest, kind: str, key: str) -> list[Record]:
-    known = {each.digest: each for each in (*announced(store, digest, kind), *store.records(digest, kind, _pass_over))}
+    known = {each.digest: each for each in (*announced(store, digest, kind), *store.records(digest, kind, pass_over))}
     dated = [each for each in known.values() if is_time(each.predicate.get(key))]
     return sorted(dated, key=lambda each: (each.predicate[key], each.digest))
-
-
-def _pass_over(_error: object) -> None:
-    """A damaged record says nothing; `reindex` names it."""

@@ -11,7 +11,7 @@ from registry.core import records
 from registry.core.digest import Digest
 from registry.core.errors import IndexMissing, RegistryError
 from registry.core.records import Record
-from registry.store import Store
+from registry.store import Store, pass_over
 
 if TYPE_CHECKING:
     from registry.index import Index
@@ -89,7 +89,7 @@ def _holds_unannounced(store: Store) -> bool:
     announced: set[Digest] = set()
     for subject in chain(store.subjects(), store.digests()):
         if subject not in announced:
-            announced = {record.subject for record in store.unsettled(lambda _: None)}
+            announced = {record.subject for record in store.unsettled(pass_over)}
             if subject not in announced:
                 return True
     return False
@@ -100,7 +100,7 @@ def _make_anew(store: Store, index: Index, note: Note, why: str) -> None:
 
     count = 0
     for subject in store.subjects():
-        count += len(store.records(subject, refused=lambda _: None))
+        count += len(store.records(subject, refused=pass_over))
         if count > FEW:
             raise IndexMissing(f"the index is {why}, and the store is not empty", hint="Run `aorlta-reg reindex`")
     done = reindex(store, index)

@@ -22,7 +22,7 @@ from registry.operations import export, seal
 from registry.operations.gone import standing
 from registry.operations.settle import settle
 from registry.operations.verify import Check, Finding
-from registry.store import Store
+from registry.store import Store, pass_over
 
 if TYPE_CHECKING:
     from registry.index import Index
@@ -71,7 +71,7 @@ def _record_and_index(store: Store, index: Index, digest: Digest) -> None:
         sealed = seal.read_seal(store, digest)
         for record in sealed.missing:
             store.put_record(record)
-    others = (each for each in store.records(digest, refused=_pass_over) if each.kind != records.EXPORT)
+    others = (each for each in store.records(digest, refused=pass_over) if each.kind != records.EXPORT)
     settle(store, index, [*sealed.exports, *others])
 
 
@@ -93,7 +93,7 @@ def _exports(store: Store, digest: Digest) -> list[Record]:
     """All export records that can be read, announced ones too; the newest first."""
     known = {
         each.digest: each
-        for each in (*seal.announced(store, digest), *store.records(digest, records.EXPORT, _pass_over))
+        for each in (*seal.announced(store, digest), *store.records(digest, records.EXPORT, pass_over))
     }
     if not known:
         try:
@@ -185,7 +185,3 @@ def _require(problem: str, path: str, found: Digest, expected: str) -> None:
 
 def _sha256(data: bytes) -> Digest:
     return Digest(hashlib.sha256(data).hexdigest())
-
-
-def _pass_over(_error: object) -> None:
-    """It is among the findings already."""

@@ -13,7 +13,7 @@ from registry.core.records import Record
 from registry.core.summary import ScorePoint, ScoreRunSummary
 from registry.operations.score_files import FileRead, ScoreFiles
 from registry.operations.seal import announced, read_seal
-from registry.store import Store
+from registry.store import Store, pass_over
 
 if TYPE_CHECKING:
     from registry.index import Index
@@ -104,7 +104,7 @@ def points(index: Index | None, run: str, metric: str) -> list[ScorePoint]:
 def _known(store: Store, adapter: Digest, result: Digest) -> Record | None:
     """The first record of this result, among those that are kept and those that are announced. A damaged one is not
     known, so that the result can be recorded again; `verify` names it."""
-    for record in (*store.records(adapter, records.SCORE, lambda _: None), *announced(store, adapter, records.SCORE)):
+    for record in (*store.records(adapter, records.SCORE, pass_over), *announced(store, adapter, records.SCORE)):
         match record.predicate:
             case {"score_run": {"result": {"sha256": result.hex}}}:
                 return record

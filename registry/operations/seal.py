@@ -17,7 +17,7 @@ from registry.core.errors import IntegrityError, InvalidReference, MalformedFile
 from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
 from registry.core.records import Record
 from registry.disk import Comparison, blocks, hash_file
-from registry.store import Store
+from registry.store import Store, pass_over
 
 REPAIR = "Run `aorlta-reg verify --repair` of it, or `aorlta-reg add` of its checkpoint: that replaces the stored copy"
 
@@ -87,9 +87,7 @@ def exports(store: Store, digest: Digest) -> tuple[Record, ...]:
 
 def announced(store: Store, digest: Digest, kind: str = records.EXPORT) -> tuple[Record, ...]:
     """The records of an adapter that were announced and are not settled."""
-    return tuple(
-        record for record in store.unsettled(lambda _: None) if record.subject == digest and record.kind == kind
-    )
+    return tuple(record for record in store.unsettled(pass_over) if record.subject == digest and record.kind == kind)
 
 
 def _stated(known: Iterable[Record], manifest: bytes) -> tuple[Record, ...]:

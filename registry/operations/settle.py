@@ -18,7 +18,7 @@ from registry.core.layout import CONFIG
 from registry.core.records import Record
 from registry.operations.gone import standing
 from registry.operations.seal import read_seal
-from registry.store import Store
+from registry.store import Store, pass_over
 
 if TYPE_CHECKING:
     from registry.index import Index, Moving
@@ -67,7 +67,7 @@ def catch_up(store: Store, moving: Moving) -> list[Record]:
     which says so.
     """
     done = []
-    for record in store.unsettled(lambda _: None):
+    for record in store.unsettled(pass_over):
         with suppress(RegistryError):
             known = admit(store, record)
             moving.add(known)

@@ -112,7 +112,7 @@ def verify(
     if isinstance(index, RegistryError):
         findings.append(Finding(None, Check.INDEX, index))
     elif index is not None:
-        findings += _check_index(store, index, subjects, whole=whole)
+        findings += _check_index(store, index, None if whole else stored)
     findings.sort(key=lambda each: (each.digest is not None, each.digest or Digest("0" * 64)))
     total, seconds = sum(sizes.values()), time.perf_counter() - started
     return Verified(len(stored), total, tuple(findings), store.quarantined(), seed if share else None, seconds)
@@ -147,9 +147,9 @@ def _check_records(store: Store, subject: Digest) -> list[Finding]:
     return found
 
 
-def _check_index(store: Store, index: Index, subjects: Sequence[Digest], *, whole: bool) -> list[Finding]:
+def _check_index(store: Store, index: Index, only: Sequence[Digest] | None) -> list[Finding]:
     try:
-        differing = list(against_index.differing(store, index, subjects, whole=whole))
+        differing = list(against_index.differing(store, index, only))
     except StorageError as error:
         return [Finding(None, Check.INDEX, error)]
     return [Finding(digest, Check.INDEX, error) for digest, error in differing]

@@ -11,6 +11,12 @@ from registry.core.errors import RegistryError
 from registry.core.records import Record
 
 Refused = Callable[[RegistryError], None]
+
+
+def pass_over(_error: RegistryError) -> None:
+    """What takes no notice of a record that cannot be read: `verify` and `reindex` name it."""
+
+
 """Is told why something was left out."""
 
 
