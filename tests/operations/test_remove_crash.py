@@ -18,7 +18,7 @@ from registry.core.records import EXPORT, REMOVAL
 from registry.store import LocalStore
 from tests.support.process import CommandLine
 from tests.support.runs import MODULES, contents, lora_state, write_checkpoint
-from tests.support.strace import inject, killer, needs_strace, trace
+from tests.support.strace import inject, killer, needs_strace
 from tests.support.trees import contents as files_in
 
 CHANGES = ("write", "rename", "unlink", "unlinkat", "rmdir", "fsync", "pwrite64")
@@ -189,30 +189,3 @@ def test_interrupted_rm_exits_130_and_has_removed_it_or_not(
     assert (done.code, done.out) == (130, ""), done
     assert "Traceback" not in done.err
     assert_sound(cli.home, kept, gone)
-
-
-@needs_strace
-def test_removal_is_on_the_disk_before_the_files_go_and_the_index_comes_after(
-    cli: CommandLine, filled: tuple[Path, list[Path], list[Digest]], tmp_path: Path
-) -> None:
-    gone = filled[2][1].hex
-    shutil.copytree(filled[0], cli.home)
-    calls = trace(cli, "rm", gone, log=tmp_path / "log", calls=("fsync", "rename", "unlink", "unlinkat", "pwrite64"))
-    home, final = cli.home, cli.home / "adapters" / gone[:2] / gone
-
-    def first(name: str, what: str, after: int = 0) -> int:
-        places = [at for at, call in enumerate(calls) if at >= after and call[0] == name and what in call[1]]
-        assert places, f"no {name} of {what}"
-        return places[0]
-
-    announced = first("rename", f'"{home}/pending/removal-')
-    on_disk = first("fsync", f"<{home}/pending>", announced)
-    recorded = first("rename", f'"{home}/records/{gone[:2]}/{gone}/removal-')
-    recorded_on_disk = first("fsync", f"<{home}/records/{gone[:2]}/{gone}>", recorded)
-    out_of_sight = first("rename", f'"{final}", "{home}/staging/')
-    gone_on_disk = first("fsync", f"<{final.parent}>", out_of_sight)
-    deleted = first("unlinkat", f"/{gone}>", out_of_sight)
-    indexed = first("pwrite64", f"<{home}/index.sqlite-wal>")
-    settled = first("unlink", f'"{home}/pending/removal-')
-    assert announced < on_disk < recorded < recorded_on_disk < out_of_sight < gone_on_disk < deleted
-    assert gone_on_disk < indexed < settled

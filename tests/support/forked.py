@@ -12,13 +12,12 @@ import gc
 import importlib
 import json
 import os
-import pkgutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-import registry
 from registry.cli import main
+from tests.support.loading import load_program
 
 LIMIT = 400
 _NOWHERE = 1 << 20  # no such descriptor
@@ -40,9 +39,7 @@ _VAIN: dict[str, Callable[[], object]] = {
 
 def load_everything() -> None:
     """Import whatever a command may come to import, so that none of those forked has to."""
-    for module in pkgutil.walk_packages(registry.__path__, "registry."):
-        if not module.name.endswith("__main__") and ".served" not in module.name:
-            importlib.import_module(module.name)
+    load_program()
     importlib.import_module("sqlalchemy.dialects.sqlite.pysqlite")
     gc.freeze()
 

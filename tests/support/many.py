@@ -7,15 +7,14 @@ import gc
 import importlib
 import json
 import os
-import pkgutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import registry
 from registry.cli import main
+from tests.support.loading import load_program
 from tests.support.process import CommandLine, Finished
 
 ROOT = Path(__file__).parents[2]
@@ -40,9 +39,7 @@ def run_each(cli: CommandLine, commands: Iterable[Sequence[str | Path]], cwd: Pa
 
 def _load(requests: list[list[str]]) -> None:
     """Load what these commands would each load for themselves: all of the program, and what some of it needs."""
-    for module in pkgutil.walk_packages(registry.__path__, "registry."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+    load_program()
     words = {word for request in requests for word in request}
     if words & {"compare", "merge", "diff"}:
         importlib.import_module("torch")

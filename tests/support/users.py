@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import pytest
 
+from tests.support.loading import load_program
 from tests.support.process import CommandLine, Finished
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -89,16 +90,10 @@ def give(directory: Path, user: User, *, group: int | None = None, mode: int | N
 
 def _load_everything(added: list[list[str]]) -> None:
     """Import what commands import when they need it: another user may have no right to read this Python."""
-    import importlib
-    import pkgutil
-
-    import registry
-
-    for module in pkgutil.walk_packages(registry.__path__, "registry."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
     from registry import Registry
     from registry.cli import main
+
+    load_program()
 
     with tempfile.TemporaryDirectory() as scratch, _silence():
         for rehearsal in (["db", "upgrade"], *added, ["alias", "list"], ["list"], ["reindex"]):
