@@ -158,7 +158,7 @@ def _wants_json() -> bool:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"aorlta-reg {VERSION}")  # noqa: T201
+        print(f"aorlta-reg {VERSION}", flush=True)  # noqa: T201  a full disk is found out here, not at the exit
         raise typer.Exit
 
 
