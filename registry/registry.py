@@ -240,20 +240,25 @@ class Registry:
         found = index.adapter(digest)
         stated = list(read_seal(self._store, digest).exports)
         for kind in (records.COMPARISON, records.SCORE):
-            stated += self._store.records(digest, kind, lambda error: self._opened.note(f"left out: {error}"))
-        complete = found is not None and {record.digest for record in stated} <= found.records
-        if not complete and self._opened.read_only:
+            stated += self._store.records(digest, kind, self._note_left_out)
+        lacking = [record for record in stated if found is None or record.digest not in found.records]
+        if lacking and self._opened.read_only:
             self._opened.note(f"the index lacks some of {digest.short}, and the registry is read-only here")
             if found is None:
                 raise NotFound("is stored, and the index does not know it", key=str(digest), hint=_WHERE_WRITABLE)
-        elif not complete:
-            from registry.operations.settle import settle  # noqa: PLC0415
+        elif lacking:
+            from registry.operations.settle import fill  # noqa: PLC0415
 
-            self._opened.note(f"the index lacked some of {digest.short}; `aorlta-reg reindex` finds what else it lacks")
-            settle(self._store, index, stated)
-            found = index.adapter(digest)
+            if fill(self._store, index, lacking, self._note_left_out):
+                self._opened.note(
+                    f"the index lacked some of {digest.short}; `aorlta-reg reindex` finds what else it lacks"
+                )
+                found = index.adapter(digest)
         assert found is not None  # noqa: S101  a stored adapter has at least one export
         return found
+
+    def _note_left_out(self, error: RegistryError) -> None:
+        self._opened.note(f"left out: {error}. `aorlta-reg verify` tells all that is damaged")
 
     def newest(self, limit: int) -> list[AdapterSummary]:
         """The adapters that were first exported last, newest first.

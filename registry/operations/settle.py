@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from registry.adapter import same_export
 from registry.core import records
-from registry.core.errors import RegistryError
+from registry.core.errors import MalformedFile, RegistryError
 from registry.core.layout import CONFIG
 from registry.core.records import Record
 from registry.operations.gone import standing
 from registry.operations.seal import read_seal
-from registry.store import Store, pass_over
+from registry.store import Refused, Store, pass_over
 
 if TYPE_CHECKING:
     from registry.index import Index, Moving
@@ -58,6 +58,26 @@ def settle(store: Store, index: Index, new: Iterable[Record]) -> None:
     index.add(new)
     for record in new:
         store.settle(record)
+
+
+def fill(store: Store, index: Index, new: Iterable[Record], refused: Refused) -> int:
+    """Settle records one by one; returns how many. `refused` is told of each that does not say what its kind must.
+
+    Raises:
+        MalformedFile: that is so of an export, on which all else hangs.
+        StorageError.
+    """
+    done = 0
+    for record in new:
+        try:
+            settle(store, index, [record])
+        except MalformedFile as error:
+            if record.kind == records.EXPORT:
+                raise
+            refused(error)
+        else:
+            done += 1
+    return done
 
 
 def catch_up(store: Store, moving: Moving) -> list[Record]:

@@ -14,6 +14,7 @@ import pytest
 from registry import Ambiguous, Digest, IntegrityError, NotFound, Refused, Registry
 from registry.core import records
 from registry.core.comparison import Verdict
+from registry.core.errors import MalformedFile
 from registry.core.records import Record
 from registry.core.summary import Status
 from registry.index import Database, Index
@@ -280,13 +281,41 @@ def test_a_damaged_score_record_is_named_and_does_not_stand_in_the_way(
     notes: list[str] = []
     noting = Registry(registry.home, note=notes.append)
     assert noting.show(adapters[0].hex).scores == {"eval": 0.5}
-    assert any(str(record) in note for note in notes)
+    assert any(str(record) in note and "aorlta-reg verify" in note for note in notes)
     assert noting.add_score(other).new
     assert noting.add_score(run).new, "what no longer says anything is recorded again"
     assert noting.show(adapters[0].hex).scores == {"eval": 0.5, "more": 0.5}
     assert [finding.error.path for finding in noting.verify().findings][:1] == [str(record)]
     assert noting.reindex().damaged
     assert noting.show(adapters[0].hex).scores == {"eval": 0.5, "more": 0.5}
+
+
+@pytest.mark.parametrize("kind", [records.SCORE, records.COMPARISON])
+def test_a_record_that_makes_no_sense_is_named_and_does_not_stand_in_the_way(
+    kind: str, registry: Registry, adapters: list[Digest], tmp_path: Path
+) -> None:
+    """Its bytes are those that its name promises, but nothing in it is what the index reads."""
+    store = LocalStore(registry.home)
+    odd = records.make(kind, adapters[0], {"status": []})
+    store.put_record(odd)
+    store.settle(odd)
+    notes: list[str] = []
+    noting = Registry(registry.home, note=notes.append)
+    assert noting.show(adapters[0].hex).digest == adapters[0]
+    assert [odd.name in note and "aorlta-reg verify" in note for note in notes] == [True], "and of nothing else"
+    assert noting.add_score(write_score_run(tmp_path / "eval", result_of(adapters[0], scores={"a": 0.5}))).new
+    lose_index(Path(registry.home))
+    assert Registry(registry.home, note=lambda _: None).show(adapters[0].hex).scores == {"a": 0.5}
+    (finding,) = noting.verify().findings
+    assert odd.name in str(finding.error)
+
+
+def test_an_export_record_that_makes_no_sense_is_refused_by_name(registry: Registry, adapters: list[Digest]) -> None:
+    odd = records.make(records.EXPORT, adapters[0], {"adapter": {}})
+    LocalStore(registry.home).put_record(odd)
+    LocalStore(registry.home).settle(odd)
+    with pytest.raises(MalformedFile, match=odd.name):
+        registry.show(adapters[0].hex)
 
 
 def test_a_damaged_adapter_is_an_integrity_error(registry: Registry, adapters: list[Digest], tmp_path: Path) -> None:
