@@ -421,7 +421,7 @@ class Registry:
             index = self._opened.mended_if_any()
         except StorageError as error:
             index = error
-        return verify(self._store, index, only, share=share, seed=seed, progress=progress)
+        return verify(self._store, index, only, now=now(), share=share, seed=seed, progress=progress)
 
     def repair(self, found: Verified) -> Repaired:
         """Mend what `verify` found, as far as records and checkpoints tell for certain what it was. Verify again after.

@@ -61,6 +61,8 @@ def verify(
             done = registry.verify(*(references or ()), share=share, seed=done.seed, progress=progress)
     for finding in done.findings:
         output.error(finding.error)
+    for note in done.notes:
+        output.note(note)
     if done.seed is not None:
         output.note(f"a random share: --seed {done.seed} chooses it again")
     if done.quarantined:

@@ -20,6 +20,13 @@ COMPARISON = "comparison"
 ALIAS = "alias"
 SCORE = "score"
 REMOVAL = "removal"
+_TIMES = {
+    EXPORT: "exported_at",
+    COMPARISON: "compared_at",
+    ALIAS: "moved_at",
+    SCORE: "scored_at",
+    REMOVAL: "removed_at",
+}
 _TYPE = "urn:aorlta-reg:{kind}:v1"
 
 
@@ -54,6 +61,11 @@ def make(kind: str, subject: Digest, predicate: dict[str, Any]) -> Record:
         }
     )
     return Record(kind, subject, predicate, data, Digest(hashlib.sha256(data).hexdigest()))
+
+
+def time_of(record: Record) -> object:
+    """When that was which a record states, as it says itself; None where it does not."""
+    return record.predicate.get(_TIMES.get(record.kind, ""))
 
 
 def is_name(name: str, kind: str | None = None) -> bool:

@@ -30,3 +30,8 @@ def later(now: str, than: Iterable[object]) -> str:
     """`now`, or, where the clocks of others go ahead, the first moment after all of `than`. Others count not."""
     newest = max(filter(is_time, than), default="")
     return now if now > newest else text_of(dt.datetime.fromisoformat(newest) + _STEP)
+
+
+def is_before(at: object, now: str, span: dt.timedelta) -> bool:
+    """Whether `at` is a time, and lies more than `span` before `now`."""
+    return is_time(at) and dt.datetime.fromisoformat(now) - dt.datetime.fromisoformat(at) > span

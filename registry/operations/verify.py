@@ -3,23 +3,24 @@ that is wrong, and changes nothing."""
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from threading import Event, Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from registry.adapter.stored import read_adapter
-from registry.core import records
+from registry.core import records, times
 from registry.core.digest import Digest
-from registry.core.errors import IntegrityError, RegistryError, StorageError
+from registry.core.errors import IntegrityError, RegistryError, StorageError, shown
 from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
 from registry.disk import hash_file
 from registry.operations import against_index, seal
@@ -33,6 +34,12 @@ Progress = Callable[[int, int], None]
 _LOST = "Add its checkpoint again, or restore the files from a copy of the registry"
 _REMOVE = "Look who put it there, and remove it"
 _RESTORE = "Restore the record from a copy of the registry; what it alone said is lost"
+
+
+_UNTRUE = "The adapter's files are sound: look who wrote this record, and restore it from a copy of the registry"
+_UNFINISHED = "Any command that can write here finishes it, or says why it cannot"
+_LONG = dt.timedelta(weeks=1)
+_SHOWN = 20
 
 
 class Check(StrEnum):
@@ -63,6 +70,7 @@ class Verified:
         checked: how many stored adapters.
         bytes: how long their files are together.
         findings: all that is wrong, by adapter.
+        notes: what is not wrong and yet worth a look, a sentence each.
         quarantined: how many corrupt copies are kept as evidence.
         seed: of the random choice, where only a share was looked at.
         seconds: how long it took.
@@ -71,6 +79,7 @@ class Verified:
     checked: int
     bytes: int
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
     quarantined: int
     seed: int | None
     seconds: float
@@ -81,6 +90,7 @@ def verify(
     index: Index | RegistryError | None,
     only: Iterable[Digest] | None,
     *,
+    now: str,
     share: float | None = None,
     seed: int | None = None,
     progress: Progress | None = None,
@@ -91,6 +101,7 @@ def verify(
         store: what is read.
         index: what is held against the records; why it cannot be read; or None where there is no registry.
         only: these adapters, which are stored; None for all, and all that is recorded or indexed.
+        now: the time: what was announced a week ago is noted.
         share: of all, only a random share is looked at, 0 < share <= 1, and at least one.
         seed: of that choice.
         progress: called, by one thread at a time, with the bytes read since the last call, and their total.
@@ -105,7 +116,7 @@ def verify(
         seed = secrets.randbelow(1 << 32) if seed is None else seed
         stored = _sampled(stored, share, seed)
     subjects = sorted({*stored, *store.subjects()}) if whole else stored
-    findings = [*_pending(store)] if whole else []
+    findings, notes = _beside(store, now) if whole else ([], ())
     findings += chain.from_iterable(_check_records(store, subject) for subject in subjects)
     sizes = {digest: _size(store, digest) for digest in stored}
     findings += _check_files(store, sizes, progress)
@@ -115,7 +126,7 @@ def verify(
         findings += _check_index(store, index, None if whole else stored)
     findings.sort(key=lambda each: (each.digest is not None, each.digest or Digest("0" * 64)))
     total, seconds = sum(sizes.values()), time.perf_counter() - started
-    return Verified(len(stored), total, tuple(findings), store.quarantined(), seed if share else None, seconds)
+    return Verified(len(stored), total, tuple(findings), notes, store.quarantined(), seed if share else None, seconds)
 
 
 def _sampled(stored: Sequence[Digest], share: float, seed: int) -> list[Digest]:
@@ -123,11 +134,20 @@ def _sampled(stored: Sequence[Digest], share: float, seed: int) -> list[Digest]:
     return sorted(random.Random(seed).sample(stored, count))  # noqa: S311  repeatable, and no secret
 
 
-def _pending(store: Store) -> list[Finding]:
-    """Announced records that cannot be read: whoever looks at them can only pass over them."""
+def _beside(store: Store, now: str) -> tuple[list[Finding], tuple[str, ...]]:
+    """What lies beside the adapters and their records: announced records that cannot be read, over which whoever looks
+    at them can only pass; and, as notes, those that nobody finished, and what does not belong there."""
     refused: list[RegistryError] = []
-    store.unsettled(refused.append)
-    return [Finding(None, Check.RECORD, error) for error in refused]
+    old = [each for each in store.unsettled(refused.append) if times.is_before(records.time_of(each), now, _LONG)]
+    notes = [f"announced more than a week ago, and not finished: {each.name}. {_UNFINISHED}" for each in old]
+    try:
+        strays = list(store.strays())
+    except RegistryError as error:
+        refused += [error] if all(str(error) != str(each) for each in refused) else []
+        strays = []
+    notes += [f"is nothing of the registry: {path}. {_REMOVE}" for path in strays[:_SHOWN]]
+    notes += [f"and {len(strays) - _SHOWN} more that are nothing of the registry"] if len(strays) > _SHOWN else []
+    return [Finding(None, Check.RECORD, error) for error in refused], tuple(notes)
 
 
 def _check_records(store: Store, subject: Digest) -> list[Finding]:
@@ -187,13 +207,19 @@ def _check_files(store: Store, sizes: dict[Digest, int], progress: Progress | No
 
 def _check_adapter(store: Store, digest: Digest, read: Callable[[memoryview], None]) -> list[Finding]:
     """All that is wrong with the files of one adapter; nothing if it was removed meanwhile."""
-    found, stated = _check_seal(store, digest)
+    found, sealed = _check_seal(store, digest)
+    stated = {WEIGHTS: digest} if sealed is None else sealed.files
     for name in ADAPTER_FILES:
         try:
-            _check_file(store, digest, name, stated.get(name), read)
+            nbytes = _check_file(store, digest, name, stated.get(name), read)
         except RegistryError as error:
             if name in stated:  # otherwise what states it has just been named
                 found.append(Finding(digest, Check.BYTES, error))
+            continue
+        if (
+            sealed is not None and name != MANIFEST
+        ):  # the bytes are the right ones: then so must be what is said of them
+            found += _check_stated(sealed, digest, name, nbytes)
     try:
         with seal.opened(store, digest, WEIGHTS) as weights:
             read_adapter(weights, seal.read(store, digest, CONFIG))
@@ -210,28 +236,55 @@ def _check_adapter(store: Store, digest: Digest, read: Callable[[memoryview], No
     return advised if store.contains(digest) else []
 
 
-def _check_seal(store: Store, digest: Digest) -> tuple[list[Finding], dict[str, Digest]]:
-    """What is wrong with the small files, and the sha256 that is stated of each file, as far as that can be told."""
+def _check_stated(sealed: seal.Seal, digest: Digest, name: str, nbytes: int) -> Iterator[Finding]:
+    """The exports that say of a file, whose bytes are the right ones, what is not so."""
+    actual = {"sha256": sealed.files[name].hex, "bytes": nbytes}
+    for each in sealed.exports:
+        stated = _stated(each.predicate, name)
+        if name != WEIGHTS and stated.get("sha256") != actual["sha256"]:
+            continue  # of an export whose config had another text
+        for key, value in actual.items():
+            if stated.get(key) != value:
+                yield Finding(digest, Check.RECORD, _untrue(each, f"{name}: {key}", stated.get(key), value))
+
+
+def _stated(predicate: dict[str, Any], name: str) -> dict[str, Any]:
+    match predicate.get("adapter"):
+        case {**files} if isinstance(stated := files.get(name), dict):
+            return stated
+    return {}
+
+
+def _untrue(record: records.Record, key: str, stated: object, actual: object) -> IntegrityError:
+    problem, found = "the record states what is not so", shown(stated)
+    path = record.path or record.name
+    return IntegrityError(problem, path=path, key=key, found=found, expected=shown(actual), hint=_UNTRUE)
+
+
+def _check_seal(store: Store, digest: Digest) -> tuple[list[Finding], seal.Seal | None]:
+    """What is wrong with the small files, and what they state, as far as that can be told."""
     try:
         sealed = seal.read_seal(store, digest)
     except RegistryError as error:
-        return [Finding(digest, Check.SEAL, error)], {WEIGHTS: digest}
+        return [Finding(digest, Check.SEAL, error)], None
     problem = "the export that its manifest states is not recorded"
     announced = {each.digest for each in seal.announced(store, digest)}
     lost = [each for each in sealed.missing if each.digest not in announced]
     unrecorded = IntegrityError(problem, path=MANIFEST, key=str(digest))
-    return [Finding(digest, Check.RECORD, unrecorded) for _ in lost], sealed.files
+    return [Finding(digest, Check.RECORD, unrecorded) for _ in lost], sealed
 
 
 def _check_file(
     store: Store, digest: Digest, name: str, stated: Digest | None, read: Callable[[memoryview], None]
-) -> None:
+) -> int:
+    """Hold a file against its sha256; returns its length in bytes."""
     with seal.opened(store, digest, name) as file:
         actual = hash_file(file, read)
         if stated is not None and actual != stated:
             raise IntegrityError(
                 "stored bytes do not match their digest", path=file.name, key=str(digest), found=actual, expected=stated
             )
+        return file.tell()
 
 
 def _is_told(error: RegistryError, found: Sequence[Finding]) -> bool:

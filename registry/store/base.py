@@ -92,6 +92,10 @@ class Store(Protocol):
         """How many corrupt adapters were moved aside and are kept as evidence."""
         ...
 
+    def strays(self) -> Iterator[str]:
+        """The names of all that lies among adapters and records and is nothing that a store puts there."""
+        ...
+
     def remove(self, digest: Digest) -> bool:
         """Delete an adapter: gone for readers at once and durably, whole; who has one of its files open reads on.
 

@@ -12,9 +12,10 @@ Nothing here is a link, and whoever can write to the store could put one: none i
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import BinaryIO
@@ -37,12 +38,13 @@ from registry.disk import (
     write_file,
 )
 from registry.store.base import Refused
-from registry.store.staging import staging_directory
+from registry.store.staging import is_staging_name, staging_directory
 
 _ADAPTERS, _RECORDS, _PENDING = "adapters", "records", "pending"
 _STAGING, _QUARANTINE = "staging", "quarantine"
 _READ_ONLY = 0o444
 MAX_RECORD = 16 << 20
+_SHARD = re.compile(r"[0-9a-f]{2}")
 
 
 class LocalStore:
@@ -84,6 +86,20 @@ class LocalStore:
 
     def quarantined(self) -> int:
         return len(names_inside(self._home, _QUARANTINE))
+
+    def strays(self) -> Iterator[str]:
+        for place in (_ADAPTERS, _RECORDS):
+            for shard in self._names(place):
+                if not _is_shard(shard):
+                    yield os.path.join(self._home, place, shard)
+                    continue
+                for name in self._names(place, shard):
+                    if not self._is_filed(place, shard, name):
+                        yield os.path.join(self._home, place, shard, name)
+                    elif place == _RECORDS:
+                        yield from self._unlike(records.is_name, place, shard, name)
+        yield from self._unlike(records.is_name, _PENDING)
+        yield from self._unlike(is_staging_name, _STAGING)
 
     def remove(self, digest: Digest) -> bool:
         final = self.directory(digest)
@@ -179,9 +195,22 @@ class LocalStore:
             refused(error)
         return found
 
+    def _names(self, *parts: str) -> list[str]:
+        return names_inside(self._home, *parts)
+
+    def _unlike(self, known: Callable[[str], bool], *parts: str) -> Iterator[str]:
+        return (os.path.join(self._home, *parts, name) for name in self._names(*parts) if not known(name))
+
+    def _is_filed(self, place: str, shard: str, name: str) -> bool:
+        """Whether this is a directory where one of this name belongs, or a link, which opening it refuses."""
+        with suppress(InvalidReference):
+            belongs = Digest(name).hex[:2] == shard
+            return belongs and kind_inside(self._home, place, shard, name) in (stat.S_IFDIR, stat.S_IFLNK, None)
+        return False
+
     def _digests_below(self, place: str) -> Iterator[Digest]:
-        for shard in names_inside(self._home, place):
-            yield from self._digests_in(place, shard)
+        for shard in filter(_is_shard, self._names(place)):
+            yield from self._digests_in(place, shard, shard)
 
     def _digests_in(self, place: str, shard: str, prefix: str = "") -> Iterator[Digest]:
         for name in names_inside(self._home, place, shard, prefix=prefix):
@@ -214,6 +243,10 @@ class LocalStage:
         with suppress(NotFound):  # another process has moved it already
             self._store.set_aside(digest)
         self.publish(digest)
+
+
+def _is_shard(name: str) -> bool:
+    return _SHARD.fullmatch(name) is not None
 
 
 def _adapter(digest: Digest) -> tuple[str, str, str]:

@@ -33,6 +33,11 @@ def staging_directory(home: str, name: str) -> Iterator[str]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def is_staging_name(name: str) -> bool:
+    """Whether a staging directory can have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
 def _sweep(home: str, staging: str) -> None:
     with directory_inside(home, staging) as root, translated(os.path.join(home, staging)):
         for name in os.listdir(root):
@@ -41,7 +46,7 @@ def _sweep(home: str, staging: str) -> None:
 
 
 def _is_abandoned(root: int, name: str) -> bool:
-    if not _NAME.fullmatch(name):  # not made here
+    if not is_staging_name(name):  # not made here
         return False
     place, pid, _ = name.split(_SEPARATOR)
     if place == _place():

@@ -29,6 +29,14 @@ def test_sound_registry_is_said_to_be_well_on_stdout(shelf: Shelf) -> None:
     assert "--seed 1" in shelf.cli("verify", "--sample", "5%", "--seed", "1").err
 
 
+def test_what_does_not_belong_there_is_said_on_stderr_and_all_is_well(mine: Shelf) -> None:
+    (mine.cli.home / "adapters" / "bidi\u202e\x1b[31m").write_bytes(b"")
+    done = mine.cli("verify", "--all")
+    assert (done.code, done.out.endswith(": all is well\n"), done.err.count("\n")) == (0, True, 1)
+    assert "nothing of the registry" in done.err
+    assert ("\u202e" in done.err, "\x1b" in done.err) == (False, False)
+
+
 def test_damage_exits_5_and_every_file_is_named_on_stderr(mine: Shelf) -> None:
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         flip(mine.directory / name)

@@ -7,13 +7,16 @@ import os
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from registry import Digest, NotFound, Refused, Registry
 from registry.core import records
 from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
-from registry.operations.verify import Check, Verified
+from registry.core.records import Record
+from registry.operations.settle import settle
+from registry.operations.verify import Check, Verified, verify
 from registry.store import LocalStore
 from tests.support.answers import lose_index
 from tests.support.scoring import add_run
@@ -52,6 +55,22 @@ def told(done: Verified) -> dict[Digest | None, set[Check]]:
     return found
 
 
+def another_export(registry: Registry, digest: Digest) -> dict[str, Any]:
+    """What a record of another, earlier export of the same adapter states."""
+    (record,) = record_files(registry, digest)
+    stated: dict[str, Any] = json.loads(record.read_text())["predicate"]
+    stated["checkpoint"]["sha256"] = "e" * 64
+    return stated
+
+
+def keep(registry: Registry, record: Record) -> Path:
+    """Put a record into the store and the index; where it lies."""
+    settle(LocalStore(registry.home), registry._opened.mended(), [record])
+    LocalStore(registry.home).put_record(record)
+    LocalStore(registry.home).settle(record)
+    return Path(registry.home) / "records" / record.subject.hex[:2] / record.subject.hex / record.name
+
+
 def execute(registry: Registry, statement: str, *values: object) -> None:
     connection = sqlite3.connect(Path(registry.home) / "index.sqlite")
     with connection:
@@ -65,7 +84,7 @@ def test_sound_registry_has_no_findings_and_every_byte_of_it_was_read(
     steps: list[tuple[int, int]] = []
     done = registry.verify(progress=lambda count, total: steps.append((count, total)))
     files = [place(registry, digest, name) for digest in adapters for name in ADAPTER_FILES]
-    assert (told(done), done.checked, done.seed) == (NOTHING, 3, None)
+    assert (told(done), done.checked, done.seed, done.notes) == (NOTHING, 3, None, ())
     assert done.bytes == sum(count for count, _ in steps) == sum(path.stat().st_size for path in files)
     assert {total for _, total in steps} == {done.bytes}
 
@@ -188,6 +207,34 @@ def test_adapter_that_came_back_after_its_removal_is_found(
 
 
 @pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [(WEIGHTS, "bytes", 1), (CONFIG, "bytes", 1), (CONFIG, "bytes", None), (WEIGHTS, "sha256", "f" * 64)],
+)
+def test_export_record_that_states_what_is_not_so_is_named(
+    name: str, key: str, value: object, registry: Registry, adapters: list[Digest]
+) -> None:
+    untrue = another_export(registry, adapters[0])
+    untrue["adapter"][name][key] = value
+    record = keep(registry, records.make(records.EXPORT, adapters[0], untrue))
+    done = registry.verify()
+    assert told(done).keys() == {adapters[0]}
+    assert told(done)[adapters[0]] <= {Check.RECORD, Check.INDEX}, "the index may have believed the other export"
+    (finding,) = (each for each in done.findings if each.check is Check.RECORD)
+    assert finding.error.path == str(record)
+    assert (name in str(finding.error), key in str(finding.error)) == (True, True)
+    assert "--repair" not in str(finding.error), "the files are sound"
+    assert told(registry.verify(adapters[0].hex)) == told(registry.verify())
+
+
+def test_length_of_another_config_is_no_matter(registry: Registry, adapters: list[Digest]) -> None:
+    """Of an export from before the adapter was removed, and added again with another text of its config."""
+    earlier = another_export(registry, adapters[0])
+    earlier["adapter"][CONFIG] = {"sha256": "f" * 64, "bytes": 1}
+    keep(registry, records.make(records.EXPORT, adapters[0], earlier))
+    assert told(registry.verify()) == NOTHING
+
+
+@pytest.mark.parametrize(
     "statement",
     [
         "UPDATE adapters SET lora_alpha = 9 WHERE digest = ?",
@@ -273,6 +320,68 @@ def test_share_is_random_repeatable_and_at_least_one(registry: Registry, adapter
             registry.verify(share=share)
     with pytest.raises(Refused):
         registry.verify(adapters[0].hex, share=0.5)
+
+
+@pytest.mark.parametrize("kind", [records.EXPORT, records.ALIAS])
+def test_what_was_announced_more_than_a_week_ago_is_noted_and_is_no_finding(
+    kind: str, registry: Registry, adapters: list[Digest]
+) -> None:
+    """Who only looks, as where the registry is read-only, finishes nothing."""
+    store, index = LocalStore(registry.home), registry._opened.mended()
+    key, at = {records.EXPORT: "exported_at", records.ALIAS: "moved_at"}[kind], "2026-03-01T00:00:00.000000Z"
+    waiting = records.make(kind, adapters[0], {key: at})
+    store.announce(waiting)
+    store.announce(records.make(kind, adapters[1], {key: "once"}))
+    notes = {}
+    for now in ("2026-03-08T00:00:00.000000Z", "2026-03-08T00:00:00.000001Z"):
+        done = verify(store, index, None, now=now)
+        assert told(done) == NOTHING
+        notes[now] = [waiting.name in note for note in done.notes]
+    assert [*notes.values()] == [[], [True]]
+    assert verify(store, index, [adapters[0]], now="2999-01-01T00:00:00.000000Z").notes == ()
+
+
+def test_what_does_not_belong_into_the_store_is_noted_and_is_no_finding(
+    registry: Registry, adapters: list[Digest]
+) -> None:
+    home, digest = Path(registry.home), adapters[0].hex
+    strays = [
+        home / "adapters" / ".DS_Store",
+        home / "adapters" / digest[:2] / "copy of it",
+        home / "adapters" / "zz" / digest,
+        home / "records" / digest[:2] / digest / "export.json~",
+        home / "pending" / "bidi\u202e\x1b[31m",
+        home / "staging" / "mine",
+    ]
+    for path in strays:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+    strays[2] = strays[2].parent
+    done = registry.verify()
+    assert (told(done), done.checked) == (NOTHING, 3)
+    assert sorted(note.partition(": ")[2].rpartition(". ")[0] for note in done.notes) == sorted(map(str, strays))
+    for number in range(30):
+        (home / "pending" / f"stray-{number}").write_bytes(b"")
+    crowd = registry.verify().notes
+    assert (len(crowd), "16 more" in crowd[-1]) == (21, True)
+    assert [path for path in strays if not path.exists()] == [], "nothing is changed"
+
+
+def test_adapter_in_a_place_that_is_not_its_own_is_noted_and_not_counted(
+    registry: Registry, adapters: list[Digest]
+) -> None:
+    home = Path(registry.home)
+    shutil.copytree(place(registry, adapters[0]), home / "adapters" / "00" / ("f" * 64))
+    shutil.copytree(record_files(registry, adapters[0])[0].parent, home / "records" / "00" / ("f" * 64))
+    done = registry.verify()
+    assert (told(done), done.checked, len(done.notes)) == (NOTHING, 3, 2)
+
+
+def test_link_in_the_place_of_the_staging_directory_is_a_finding(registry: Registry, tmp_path: Path) -> None:
+    staging = Path(registry.home) / "staging"
+    shutil.rmtree(staging)
+    staging.symlink_to(tmp_path)
+    assert told(registry.verify()) == {None: {Check.RECORD}}
 
 
 def test_what_is_kept_in_quarantine_is_counted(registry: Registry, adapters: list[Digest]) -> None:
