@@ -28,6 +28,7 @@ from registry.index.schema import HEAD, metadata
 _WRITE = "aorlta_write"
 _DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 """The first is for tables that are not what they should be."""
+_TEMPORARY = "(a temporary one)"
 _CUT_OFF = sqlite3.SQLITE_IOERR_SHORT_READ  # pages that the database must have are not in the file
 
 
@@ -35,7 +36,8 @@ class Database:
     """One SQLite file. It is created, and brought from an older schema to this program's, when it is first used.
 
     Args:
-        path: the file.
+        path: the file. Empty for a database that nobody else sees and of which nothing stays, however this ends: SQLite
+            keeps what memory does not hold in a file that has no name, where temporary files go.
         read_only: nothing is written there, and no file is made beside it.
         note: told, in a sentence, what a person should know of the file system.
 
@@ -133,6 +135,8 @@ class Database:
         self._ready = True
 
     def _connect(self) -> sqlite3.Connection:
+        if not self._path:
+            return sqlite3.connect("", isolation_level=None)
         if not self._read_only:
             return open_for_writing(self._path, self._note)
         connection, self._frozen = open_for_reading(self._path)
@@ -158,7 +162,7 @@ class Database:
             code = getattr(error.orig, "sqlite_errorcode", 0)
             if code & 0xFF in _DAMAGE or code == _CUT_OFF:
                 raise IndexDamaged(f"the index is damaged: {error.orig}", path=self._path, hint=REINDEX) from error
-            raise StorageError(f"the index failed: {error.orig}", path=self._path) from error
+            raise StorageError(f"the index failed: {error.orig}", path=self._path or _TEMPORARY) from error
         self._require_unchanged()
 
     def _require_unchanged(self) -> None:

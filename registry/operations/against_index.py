@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -66,22 +64,21 @@ def _look(store: Store, index: Index, only: Sequence[Digest] | None) -> _Differe
     found: _Differences = {}
     whole = only is None
     subjects = sorted({*store.digests(), *store.subjects()}) if only is None else only
-    with tempfile.TemporaryDirectory(prefix="aorlta-reg-verify-") as scratch:
-        expected = Index(Database(os.path.join(scratch, "index.sqlite")))
+    expected = Index(Database(""))
 
-        def refused(record: Record, error: MalformedFile) -> None:
-            found[record.subject] = error
+    def refused(record: Record, error: MalformedFile) -> None:
+        found[record.subject] = error
 
-        expected.rebuild((each for subject in subjects for each in _known_of(store, subject)), refused)
-        known = {*subjects, *index.digests()} if whole else subjects
-        writing = {record.subject for record in store.unsettled(pass_over)}
-        for digest in sorted(known):
-            if digest not in writing and digest not in found:
-                problem = _problem(index.adapter(digest), expected.adapter(digest), whole=whole)
-                if problem is not None:
-                    found[digest] = IntegrityError(problem, key=str(digest), hint=_HINT)
-        if whole and not writing and index.aliases() != expected.aliases():
-            found[_ALIASES] = IntegrityError("the index has other aliases than the records", hint=_HINT)
+    expected.rebuild((each for subject in subjects for each in _known_of(store, subject)), refused)
+    known = {*subjects, *index.digests()} if whole else subjects
+    writing = {record.subject for record in store.unsettled(pass_over)}
+    for digest in sorted(known):
+        if digest not in writing and digest not in found:
+            problem = _problem(index.adapter(digest), expected.adapter(digest), whole=whole)
+            if problem is not None:
+                found[digest] = IntegrityError(problem, key=str(digest), hint=_HINT)
+    if whole and not writing and index.aliases() != expected.aliases():
+        found[_ALIASES] = IntegrityError("the index has other aliases than the records", hint=_HINT)
     return found
 
 

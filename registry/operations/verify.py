@@ -152,7 +152,10 @@ def _beside(store: Store, now: str) -> tuple[list[Finding], tuple[str, ...]]:
 
 def _check_records(store: Store, subject: Digest) -> list[Finding]:
     damaged: list[RegistryError] = []
-    known = store.records(subject, refused=damaged.append)
+    try:
+        known = store.records(subject, refused=damaged.append)
+    except StorageError as failed:
+        return [Finding(subject, Check.RECORD, failed)]
     found = [Finding(subject, Check.RECORD, _advised(error, _RESTORE)) for error in damaged]
     exports = [each for each in known if each.kind == records.EXPORT]
     removal = standing(store, subject)
@@ -216,9 +219,7 @@ def _check_adapter(store: Store, digest: Digest, read: Callable[[memoryview], No
             if name in stated:  # otherwise what states it has just been named
                 found.append(Finding(digest, Check.BYTES, error))
             continue
-        if (
-            sealed is not None and name != MANIFEST
-        ):  # the bytes are the right ones: then so must be what is said of them
+        if sealed is not None and name != MANIFEST:
             found += _check_stated(sealed, digest, name, nbytes)
     try:
         with seal.opened(store, digest, WEIGHTS) as weights:

@@ -193,6 +193,9 @@ class LocalStore:
             if refused is None:
                 raise
             refused(error)
+        except StorageError:
+            if kind_inside(self._home, *of) != stat.S_IFREG:  # a stray file says nothing about any adapter
+                raise
         return found
 
     def _names(self, *parts: str) -> list[str]:

@@ -243,3 +243,19 @@ def test_what_belongs_to_a_database_goes_aside_with_it(database: Path) -> None:
         *(b"not a database", b"-wal", b"-shm", b"-journal")
     ]
     assert not list(copy.parent.glob("copy.sqlite")) + list(copy.parent.glob("copy.sqlite-*"))
+
+
+def test_temporary_index_is_like_any_other_and_makes_no_file(
+    everything: list[Record], index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("TMPDIR", "SQLITE_TMPDIR"):
+        monkeypatch.setenv(variable, str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.chdir(tmp_path / "scratch")
+    index.rebuild(everything, refuse)
+    temporary, other = Index(Database("")), Index(Database(""))
+    temporary.rebuild(everything, refuse)
+    assert temporary.newest(9) == index.newest(9)
+    assert temporary.aliases() == index.aliases()
+    assert other.newest(9) == []
+    assert [*(tmp_path / "scratch").iterdir()] == []

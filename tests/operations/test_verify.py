@@ -350,6 +350,7 @@ def test_what_does_not_belong_into_the_store_is_noted_and_is_no_finding(
         home / "adapters" / digest[:2] / "copy of it",
         home / "adapters" / "zz" / digest,
         home / "records" / digest[:2] / digest / "export.json~",
+        home / "records" / "ab" / ("ab" * 32),
         home / "pending" / "bidi\u202e\x1b[31m",
         home / "staging" / "mine",
     ]
@@ -363,8 +364,20 @@ def test_what_does_not_belong_into_the_store_is_noted_and_is_no_finding(
     for number in range(30):
         (home / "pending" / f"stray-{number}").write_bytes(b"")
     crowd = registry.verify().notes
-    assert (len(crowd), "16 more" in crowd[-1]) == (21, True)
+    assert (len(crowd), "17 more" in crowd[-1]) == (21, True)
     assert [path for path in strays if not path.exists()] == [], "nothing is changed"
+
+
+def test_records_that_may_not_be_listed_are_a_finding_and_the_others_are_checked(
+    registry: Registry, adapters: list[Digest]
+) -> None:
+    directory = record_files(registry, adapters[0])[0].parent
+    shutil.move(directory, directory.with_name("elsewhere"))
+    os.mkfifo(directory)
+    flip(place(registry, adapters[1], WEIGHTS))
+    found = told(registry.verify())
+    assert Check.RECORD in found[adapters[0]]
+    assert Check.BYTES in found[adapters[1]]
 
 
 def test_adapter_in_a_place_that_is_not_its_own_is_noted_and_not_counted(
