@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="another order, another crowd")
     parser.add_argument("--processes", type=int, default=16, help="commands at once")
     parser.add_argument("--points", type=int, help="so many kills and so many faults, however long that takes")
+    parser.add_argument("--every", action="store_const", dest="points", const=sys.maxsize, help="strike at every point")
     parser.add_argument("--command", action="append", help="kill and fault only this one, as `gc`; repeatable")
     parser.add_argument("--only-crowd", action="store_true", help="all the time for the commands at once")
     options = parser.parse_args()

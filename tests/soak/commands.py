@@ -79,13 +79,19 @@ class Row:
     empties: bool = False
 
 
-def _kept(*names: str, removed: tuple[str, ...] = (), **aliases: str | None) -> Callable[[World], Promises]:
+def _kept(
+    *names: str,
+    removed: tuple[str, ...] = (),
+    parents: tuple[tuple[str, str], ...] = (),
+    **aliases: str | None,
+) -> Callable[[World], Promises]:
     def promises(world: World) -> Promises:
         return Promises(
             kept={world.digests[name] for name in names},
             removed={world.digests[name] for name in removed},
             aliases={alias: name and world.digests[name] for alias, name in aliases.items()},
             exports={(world.digests[name], world.file_digest(name)) for name in names},
+            parents={(world.digests[child], world.digests[parent]) for child, parent in parents},
         )
 
     return promises
@@ -123,6 +129,12 @@ ROWS = (
         lambda w, _: ("add", w.checkpoints["d"], "--alias", "prod"),
         _kept("a", "c", old="c"),
         _kept("a", "c", "d", prod="d", old="c"),
+    ),
+    Row(
+        "add --parent",
+        lambda w, _: ("add", w.checkpoints["d"], "--parent", "prod"),
+        _FILLED,
+        _kept("a", "c", "d", parents=(("d", "a"),), prod="a", old="c"),
     ),
     Row("get", lambda _w, out: ("get", "prod", "--to", out), _FILLED, _FILLED, repeats=(0, 2), gives=("a",)),
     Row(

@@ -37,6 +37,7 @@ class Promises:
         aliases: what an alias names; None for none.
         moves: records of alias moves. scores: of score runs. removals: of removals; each with its adapter.
         exports: checkpoints' digests that were added, with their adapter.
+        parents: adapters, each with the one that its training started from.
     """
 
     kept: set[str] = field(default_factory=set)
@@ -46,6 +47,7 @@ class Promises:
     scores: set[str] = field(default_factory=set)
     removals: set[tuple[str, str]] = field(default_factory=set)
     exports: set[tuple[str, str]] = field(default_factory=set)
+    parents: set[tuple[str, str]] = field(default_factory=set)
 
 
 def whole(directory: Path, digest: str) -> str | None:
@@ -133,6 +135,10 @@ def _check(home: Path, promises: Promises) -> list[Finding]:
             }
             if what not in told and what.removeprefix("sha256:") not in told:
                 found.append(Finding(LOST, f"{kind} {what} of {digest}"))
+    for child, parent in promises.parents:
+        known = registry.lineage(child, down=False).edges if child in stored else ()
+        if not any(edge.source == f"adapter:{parent.removeprefix('sha256:')}" for edge in known):
+            found.append(Finding(LOST, f"{child} started from {parent}"))
     for subject in store.subjects():
         store.records(subject)  # raises where a record is not what its name says
     found += [Finding(LITTER, f"pending: {record.name}") for record in store.unsettled()]

@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.support import forked
 
 CALLS = (
+    "openat",
     "mkdir",
     "write",
     "rename",
@@ -50,7 +51,7 @@ class Server:
         self._log = log
 
     def __call__(self, *arguments: str | Path, call: str = NEVER, number: int = 1) -> Ended:
-        assert 1 <= number <= forked.LIMIT
+        assert 1 <= number <= forked.limit(call)
         self._output.unlink(missing_ok=True)
         if self._log is not None:
             os.truncate(self._log, 0)
@@ -71,7 +72,7 @@ def server(scratch: Path, fault: str | None = None) -> Iterator[Server]:
     if fault is not None:
         strace = shutil.which("strace")
         assert strace is not None
-        injected = (option for call in CALLS for option in ("-e", f"inject={call}:{fault}:when={forked.LIMIT}"))
+        injected = (option for call in CALLS for option in ("-e", f"inject={call}:{fault}:when={forked.limit(call)}"))
         log = scratch / f"{fault}.log"
         log.touch()
         fast = () if fault == KILL else ("--seccomp-bpf",)  # with it, strace 6 delivers no signals

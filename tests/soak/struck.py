@@ -16,7 +16,7 @@ from tests.soak.invariants import CORRUPT, FAILED, LOST, Finding, check, check_o
 from tests.soak.server import CALLS, KILL, Server, server
 
 ERRORS = ("ENOSPC", "EIO", "EDQUOT", "EROFS")
-_STRIDE = {"pwrite64": 7}  # SQLite's are many and much the same
+_STRIDE = {"pwrite64": 7, "openat": 5}  # many, and much the same
 
 
 @dataclass

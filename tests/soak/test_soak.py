@@ -116,6 +116,7 @@ def test_checker_misses_a_move_a_score_a_removal_and_an_export_that_were_promise
         Promises(removals={(digest, digest)}),
         Promises(exports={(digest, digest)}),
         Promises(removed={digest}),
+        Promises(parents={(digest, world.digests["c"])}),
     ):
         assert [finding.kind for finding in check(home, promises)] == [LOST]
 
