@@ -18,6 +18,8 @@ from registry.disk.files import make_directories, opened, sync_directory, transl
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)  # what O_NOFOLLOW says of one, differently with O_DIRECTORY
 _ADVICE = "Nothing in a registry may be a link. Look who put it there, and remove it"
+_LASTING: set[str] = set()
+"""Directories that this process has seen linked durably into their parents."""
 
 
 @contextmanager
@@ -99,6 +101,8 @@ def kind_inside(root: str, *parts: str) -> int | None:
 def make_inside(root: str, *parts: str) -> str:
     """Create a directory and its missing parents, each durably linked into its own parent; returns its path.
 
+    One that is there may be the work of a process that was killed before it could see to that.
+
     Raises:
         IntegrityError: a part of the way is a link.
         StorageError: a part is no directory, or cannot be made.
@@ -112,8 +116,10 @@ def make_inside(root: str, *parts: str) -> str:
                 os.mkdir(path)
             except FileExistsError:
                 require_directory(path)
-                continue
+                if path in _LASTING:
+                    continue
         sync_directory(parent)
+        _LASTING.add(path)
     return path
 
 
