@@ -23,6 +23,7 @@ from registry.operations.seal import read_seal
 if TYPE_CHECKING:
     from registry.core.alias import AliasMove
     from registry.core.difference import Difference
+    from registry.core.engines import Fitness
     from registry.core.lineage import Lineage
     from registry.core.model import ReadOptions
     from registry.core.search import Order
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
     from registry.operations.repair import Repaired
     from registry.operations.score import Scored
     from registry.operations.verify import Verified
+    from registry.operations.view import Viewed
 
 
+_ALL = 1 << 40
 _WHERE_WRITABLE = "Run `aorlta-reg reindex` where the registry is writable"
 
 
@@ -125,16 +128,91 @@ class Registry:
             with translated(os.fspath(path)):
                 os.stat(path)
 
-    def get(self, reference: str, to: str | os.PathLike[str], *, force: bool = False) -> str:
+    def get(
+        self,
+        reference: str,
+        to: str | os.PathLike[str],
+        *,
+        force: bool = False,
+        engine: str | None = None,
+        base_name: str | None = None,
+        max_rank: int | None = None,
+    ) -> str:
         """Copy an adapter, verified, into the new directory `to`; returns its absolute path.
 
-        With `force` it replaces, in one step, a directory that holds an adapter's files and nothing else.
+        Args:
+            reference: the adapter.
+            to: the directory.
+            force: replace, in one step, a directory that holds an adapter's files and nothing else.
+            engine: `vllm`, `sglang` or `peft`: refuse what that one would not load, or load as another function.
+            base_name: what the copy's config is to call the base.
+            max_rank: the highest rank that the engine was started to allow.
 
         Raises:
-            InvalidReference, NotFound, Ambiguous, OutputExists, IntegrityError, StorageError.
+            InvalidReference, NotFound, Ambiguous, Refused, OutputExists, IntegrityError, StorageError.
         """
         self._refuse_inside(to)
-        return get(self._store, self.resolve(reference), os.fspath(to), force=force)
+        wish = None
+        if engine is not None or base_name is not None or max_rank is not None:
+            from registry.operations.serving import wanted  # noqa: PLC0415
+
+            wish = wanted(engine, base_name, max_rank)
+        return get(self._store, self.resolve(reference), os.fspath(to), force=force, wish=wish)
+
+    def view(
+        self,
+        directory: str | os.PathLike[str],
+        references: Iterable[str] = (),
+        *,
+        engine: str,
+        run: str | None = None,
+        newest: int | None = None,
+        base_name: str | None = None,
+        max_rank: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Viewed:
+        """Let `directory` hold verified copies of these adapters and of no others, each in a directory named by its
+        digest, as vLLM's file system resolver looks for them. Where neither `references` nor `run` is given, of all.
+
+        Args:
+            directory: a view, an empty directory, or a name for a new one.
+            references: the adapters.
+            engine: `vllm`, `sglang` or `peft`. What that one would not load as what it is, is left out.
+            run: the adapters of a run too.
+            newest: of the run, only so many of the highest iterations; or of all, only so many that came last.
+            base_name: what the copies' configs are to call the base, which must be one.
+            max_rank: the highest rank that the engine was started to allow.
+            progress: called with the bytes of the adapters done since the last call, and those of all.
+
+        Raises:
+            NotFound: also where there is nothing to show: the view stays as it was.
+            InvalidReference, Ambiguous, Refused, OutputExists, Conflict, StorageError.
+        """
+        from registry.operations.serving import Wanted, wanted  # noqa: PLC0415
+        from registry.operations.view import view  # noqa: PLC0415
+
+        self._refuse_inside(directory)
+        wish = wanted(engine, base_name, max_rank) or Wanted()
+        chosen = [self.resolve(reference) for reference in references]
+        if newest is not None and (newest < 1 or (chosen and run is None)):
+            raise Refused("so many of a run, or of all", key="newest", found=newest, expected="1 or more, and no REF")
+        if run is not None or not chosen:
+            order = "newest" if run is None or newest is None else "iteration"
+            found = self.find(run=run, sort=order, limit=_ALL if newest is None else newest)
+            if not found:
+                raise NotFound("no adapter to show", key=run or self.home)
+            chosen += [adapter.digest for adapter in found]
+        return view(self._store, os.fspath(directory), chosen, wish, progress)
+
+    def fitness(self, reference: str) -> tuple[Fitness, ...]:
+        """What each engine that is known here would make of an adapter. Its header and config are read, not all bytes.
+
+        Raises:
+            InvalidReference, NotFound, Ambiguous, IntegrityError, StorageError.
+        """
+        from registry.operations.serving import fitnesses  # noqa: PLC0415
+
+        return fitnesses(self._store, self.resolve(reference))
 
     def merge(
         self,

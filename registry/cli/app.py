@@ -24,6 +24,7 @@ _COMMANDS = {
     "export": "exporting:export",
     "get": "stored:get",
     "path": "stored:path",
+    "view": "serving:view",
     "show": "stored:show",
     "list": "search:list_",
     "find": "search:find",

@@ -31,6 +31,16 @@ Alpha = Annotated[
     float | None,
     typer.Option("--alpha", metavar="X", help="lora_alpha, where neither the checkpoint nor the run's config has it."),
 ]
+ForEngine = Annotated[
+    str | None,
+    typer.Option("--for", metavar="ENGINE", help="vllm, sglang or peft: refuse what it would not load as what it is."),
+]
+BaseName = Annotated[
+    str | None, typer.Option("--base-name", metavar="NAME", help="What the copy's config calls the base.")
+]
+MaxRank = Annotated[
+    int | None, typer.Option("--max-rank", min=1, metavar="N", help="The highest rank the engine was started to allow.")
+]
 Run = Annotated[str | None, typer.Option("--run", metavar="NAME", help="The run, where its config does not name it.")]
 Base = Annotated[
     str | None,

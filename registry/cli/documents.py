@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from registry.cli.output import line_text, size, table
+from registry.core.engines import VLLM_MAX_RANK
 from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary, ScoreRunSummary, Status
 
 if TYPE_CHECKING:
+    from registry.core.engines import Fitness
     from registry.operations.add import Added
 
 _NONE = "-"
@@ -63,6 +65,28 @@ def adapter_document(adapter: AdapterSummary) -> dict[str, Any]:
         "scores": adapter.scores,
         "score_runs": [score_run_document(each) for each in adapter.score_runs],
     }
+
+
+def shown_document(adapter: AdapterSummary, engines: Sequence[Fitness]) -> dict[str, Any]:
+    """`show --json`: the adapter, and what engines make of it; none where its files are gone or damaged."""
+    return adapter_document(adapter) | {
+        "engines": {
+            fitness.engine.value: {
+                "max_lora_rank": fitness.max_lora_rank,
+                "unfit": [asdict(each) | {"harm": each.harm.value} for each in fitness.unfit],
+            }
+            for fitness in engines
+        }
+    }
+
+
+def shown_text(adapter: AdapterSummary, engines: Sequence[Fitness]) -> str:
+    """`show` for people: of engines, only what speaks against one."""
+    doubts = [("engine", f"not for {each.engine}: {each.reasons()}") for each in engines if each.unfit]
+    rank = max((each.max_lora_rank for each in engines), default=0)
+    if rank > VLLM_MAX_RANK:
+        doubts.append(("engine", f"vllm must be started with --max-lora-rank {rank} or more"))
+    return "\n".join([adapter_text(adapter), *_rows(doubts)])
 
 
 def score_run_document(run: ScoreRunSummary) -> dict[str, Any]:
@@ -135,7 +159,11 @@ def adapter_text(adapter: AdapterSummary) -> str:
         rows += _comparison_rows(comparison)
     for run in adapter.score_runs:
         rows += _score_run_rows(run)
-    return "\n".join(f"{name:<12}  {line_text(value)}" for name, value in rows)
+    return "\n".join(_rows(rows))
+
+
+def _rows(rows: Iterable[tuple[str, object]]) -> Iterator[str]:
+    return (f"{name:<12}  {line_text(value)}" for name, value in rows)
 
 
 def _comparison_rows(comparison: ComparisonSummary) -> list[tuple[str, object]]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from registry.cli.arguments import Home, Json, Ref
+from registry.cli.arguments import BaseName, ForEngine, Home, Json, MaxRank, Ref
 from registry.cli.environment import open_registry
 from registry.cli.output import Output, printable
+from registry.core.errors import RegistryError
+
+if TYPE_CHECKING:
+    from registry.core.engines import Fitness
 
 
 def get(
@@ -17,6 +22,9 @@ def get(
     force: Annotated[
         bool, typer.Option("--force", help="Replace DIR, if it holds an adapter's files and nothing else.")
     ] = False,
+    engine: ForEngine = None,
+    base_name: BaseName = None,
+    max_rank: MaxRank = None,
     home_option: Home = None,
     as_json: Json = False,
 ) -> None:
@@ -24,7 +32,7 @@ def get(
     output = Output(as_json=as_json)
     registry = open_registry(home_option, output)
     digest = registry.resolve(reference)
-    directory = registry.get(str(digest), to, force=force)
+    directory = registry.get(str(digest), to, force=force, engine=engine, base_name=base_name, max_rank=max_rank)
     output.result({"digest": str(digest), "directory": directory}, printable(directory))
 
 
@@ -42,5 +50,11 @@ def show(reference: Ref, home_option: Home = None, as_json: Json = False) -> Non
     from registry.cli import documents  # noqa: PLC0415  `path` and `get` start sooner without
 
     output = Output(as_json=as_json)
-    adapter = open_registry(home_option, output).show(reference)
-    output.result(documents.adapter_document(adapter), documents.adapter_text(adapter))
+    registry = open_registry(home_option, output)
+    adapter = registry.show(reference)
+    engines: Sequence[Fitness] = ()
+    try:
+        engines = registry.fitness(str(adapter.digest))
+    except RegistryError as error:  # what is recorded of it can be told all the same
+        output.note(f"what engines make of it is not known: {error}")
+    output.result(documents.shown_document(adapter, engines), documents.shown_text(adapter, engines))

@@ -94,7 +94,7 @@ def unsupported_settings(config: Mapping[str, Any]) -> list[str]:
 
     A setting that this version has never heard of counts as one.
     """
-    found = [f"{key}: {shown(value)}" for key, value in sorted(_beyond(config).items())]
+    found = [f"{key}: {shown(value)}" for key, value in sorted(beyond(config).items())]
     if is_residual(config):
         found.append(f"init_lora_weights: {config['init_lora_weights']} (relative to a changed base)")
     return found
@@ -116,7 +116,7 @@ def function(config: Mapping[str, Any]) -> dict[str, Any]:
 
     For a plain LoRA it is what `LoraSettings.function` says. Which modules are targeted is not in it: the tensors say.
     """
-    found = read_settings(config).function() | _beyond(config)
+    found = read_settings(config).function() | beyond(config)
     found |= {
         key: config[key] for key in ("use_dora", "lora_bias", "modules_to_save", "target_parameters") if config.get(key)
     }
@@ -133,7 +133,8 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[dict[st
     return {key: one.get(key) for key in keys}, {key: other.get(key) for key in keys}
 
 
-def _beyond(config: Mapping[str, Any]) -> dict[str, Any]:
+def beyond(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are on and that nothing here knows how to follow."""
     return {key: value for key, value in config.items() if value and key not in _FOLLOWED and key not in _INDIFFERENT}
 
 

@@ -28,6 +28,7 @@ _WRAPPER = re.compile(r"\.(?:base_layer|modules_to_save(?:\.default)?|original_m
 _EMBEDDINGS = frozenset({"embed_tokens", "lm_head"})  # peft's EMBEDDING_LAYER_NAMES, which it saves unasked
 _TOKENS = ".token_adapter."
 _MATRIX = 2
+NOT_SELECTED = "target_modules does not select"
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ def decode(tensors: Mapping[str, Tensor], config: bytes, path: str, config_path:
             *unsupported_settings(stated),
             *beside,
             *(f"target_parameters: {module}" for module in sorted(packed)),
-            *(f"target_modules does not select {name}" for name in _unselected((*pairs, *embeddings), stated)),
+            *(f"{NOT_SELECTED} {name}" for name in _unselected((*pairs, *embeddings), stated)),
         ),
     )
 

@@ -29,7 +29,7 @@ from registry.disk.inside import (
 )
 from registry.disk.new_files import NewFiles
 from registry.disk.output import OutputDirectory
-from registry.disk.replacement import Replacement
+from registry.disk.replacement import Replacement, remove_directory
 
 __all__ = [
     "Comparison",
@@ -51,6 +51,7 @@ __all__ = [
     "open_inside",
     "open_regular",
     "read_small",
+    "remove_directory",
     "require_directory",
     "sync_directory",
     "translated",

@@ -44,7 +44,7 @@ class Replacement:
         self.files = NewFiles(self._beside, 0o666)
 
     def __enter__(self) -> Self:
-        self._require_replaceable(self.path)
+        _require_known(self.path, self._names, self.path)
         with translated(self._beside):
             os.mkdir(self._beside)
         return self
@@ -54,7 +54,7 @@ class Replacement:
     ) -> None:
         self.files.close()
         with suppress(OSError):  # gone, if all went well
-            self._remove(self._beside)
+            _remove(self._beside, self._names)
 
     def publish(self) -> None:
         """Exchange the two, and remove the old one."""
@@ -62,42 +62,55 @@ class Replacement:
         with translated(self.path):
             self._beside = _exchange(self._beside, self.path)
         try:
-            self._require_replaceable(self._beside)
+            _require_known(self._beside, self._names, self.path)
         except OutputExists:
             with translated(self.path):
                 self._beside = _exchange(self._beside, self.path)
             raise
         try:
-            self._remove(self._beside)
+            _remove(self._beside, self._names)
         except OSError as error:
             hint = f"{self.path} was replaced; what is left of the old one may be removed"
             raise StorageError("could not be removed", path=self._beside, hint=hint) from error
 
-    def _require_replaceable(self, path: str) -> None:
-        """Of one that was renamed away, messages say where it was."""
-        with translated(self.path):
-            if not stat.S_ISDIR(os.lstat(path).st_mode):
-                raise OutputExists("is no directory, and is not replaced", path=self.path)
-            with os.scandir(path) as entries:
-                other = sorted(
-                    entry.name
-                    for entry in entries
-                    if entry.name not in self._names or not entry.is_file(follow_symlinks=False)
-                )
-        if other:
-            hint = "Only a directory that holds an adapter's files and nothing else is replaced"
-            raise OutputExists("holds other files", path=self.path, found=", ".join(other[:3]), hint=hint)
 
-    def _remove(self, path: str) -> None:
-        """Remove the known files and the directory; what else anyone put there stays, and so does the directory."""
-        descriptor = os.open(path, _DIRECTORY)
-        try:
-            for name in self._names:
-                with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=descriptor)
-        finally:
-            os.close(descriptor)
-        os.rmdir(path)
+def remove_directory(path: str, names: Iterable[str]) -> None:
+    """Remove a directory that holds nothing but files of these names.
+
+    Raises:
+        OutputExists: it is no directory, or holds anything else. It is as it was.
+        StorageError.
+    """
+    known = frozenset(names)
+    _require_known(path, known, path)
+    with translated(path):
+        _remove(path, known)
+
+
+def _require_known(path: str, names: frozenset[str], called: str) -> None:
+    """Refuse a directory with other files. `called` is what messages name, where this one was renamed away."""
+    with translated(called):
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise OutputExists("is no directory, and is not replaced", path=called)
+        with os.scandir(path) as entries:
+            other = sorted(
+                entry.name for entry in entries if entry.name not in names or not entry.is_file(follow_symlinks=False)
+            )
+    if other:
+        hint = "Only a directory that holds an adapter's files and nothing else is replaced"
+        raise OutputExists("holds other files", path=called, found=", ".join(other[:3]), hint=hint)
+
+
+def _remove(path: str, names: frozenset[str]) -> None:
+    """Remove the known files and the directory; what else anyone put there stays, and so does the directory."""
+    descriptor = os.open(path, _DIRECTORY)
+    try:
+        for name in names:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    os.rmdir(path)
 
 
 def _exchange(incoming: str, path: str) -> str:

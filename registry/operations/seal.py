@@ -112,15 +112,20 @@ def verify(store: Store, digest: Digest, expected: Iterable[memoryview] | None =
             if name == WEIGHTS and expected is not None:
                 _compare(file, Comparison(expected, f"{digest}: {name}"))
             elif (actual := hash_file(file)) != seal.files[name]:
-                raise IntegrityError(
-                    "stored bytes do not match their digest",
-                    path=name,
-                    key=str(digest),
-                    found=actual,
-                    expected=seal.files[name],
-                    hint=REPAIR,
-                )
+                raise mismatch(digest, name, actual, seal.files[name])
     return seal
+
+
+def mismatch(digest: Digest, name: str, found: Digest, expected: Digest) -> IntegrityError:
+    """What is said of a stored file whose bytes are others."""
+    return IntegrityError(
+        "stored bytes do not match their digest",
+        path=name,
+        key=str(digest),
+        found=found,
+        expected=expected,
+        hint=REPAIR,
+    )
 
 
 def opened(store: Store, digest: Digest, name: str) -> BinaryIO:

@@ -178,7 +178,7 @@ def sound(museum: Museum) -> Callable[[str], str]:
             return str(next(museum.root.glob("d*/ckpt/iter-3")))
         if "DIR" in name or "PATH" in name or "OUT" in name:
             return str(museum.root / "nowhere")
-        return "best"
+        return "vllm" if name == "ENGINE" else "best"
 
     return value
 

@@ -49,7 +49,10 @@ def loaded(shelf: Shelf, arguments: list[str | Path], report: Path) -> set[str]:
         "export",
         "export peft",
         "get",
+        "get for an engine",
         "path",
+        "view",
+        "view of a run",
         "show",
         "list",
         "path of a run",
@@ -74,7 +77,10 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
         "export": ["export", new, "--out", tmp_path / "out"],
         "export peft": ["export", plain(tmp_path / "peft"), "--out", tmp_path / "out"],
         "get": ["get", shelf.hex[:6], "--to", tmp_path / "out"],
+        "get for an engine": ["get", shelf.hex, "--to", tmp_path / "out", "--for", "vllm", "--base-name", "base"],
         "path": ["path", shelf.hex],
+        "view": ["view", tmp_path / "out", shelf.hex, "--for", "vllm"],
+        "view of a run": ["view", tmp_path / "out", "--run", "run", "--for", "vllm"],
         "show": ["show", shelf.hex],
         "list": ["list"],
         "path of a run": ["path", "run@3"],
@@ -90,7 +96,7 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
     }
     modules = loaded(shelf, arguments[command], tmp_path / "modules.json")
     assert not modules & NEVER
-    if command in ("get", "path", "export", "export peft"):
+    if command in ("get", "get for an engine", "path", "view", "export", "export peft"):
         assert not modules & (DATABASE | {"rich", "registry.index"})
     else:
         assert "sqlalchemy" in modules, "or this test could not see it"

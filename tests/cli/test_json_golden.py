@@ -193,6 +193,9 @@ def lineage(asked: str) -> dict[str, Any]:
 
 MISPLACED = "Look at `aorlta-reg alias history` before moving it"
 NO_MANIFEST = "no manifest beside the checkpoint: nothing says which bytes the trainer wrote"
+TOO_HIGH = "not for vllm: rank 4: vllm was started with a highest rank of 3"
+MERGE = "`aorlta-reg merge` makes a model of it, which any engine serves"
+ENGINES = {"engines": {name: {"max_lora_rank": 4, "unfit": []} for name in ("vllm", "sglang", "peft")}}
 NO_RUN = "the run is not known: give it with --run"
 MISSING = {"kind": "NotFound", "message": "<root>/missing: no such file", "path": "<root>/missing"}
 TAKEN = "Nothing was written; name another directory or remove this one"
@@ -279,9 +282,43 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
             }
         },
     ),
-    (f"show {PLAIN}", 0, PLAIN_DOCUMENT, None),
+    (f"show {PLAIN}", 0, {**PLAIN_DOCUMENT, **ENGINES}, None),
     (f"path {PLAIN}", 0, {"digest": PLAIN, "path": f"<root>/home/adapters/{PLAIN[7:9]}/{PLAIN[7:]}"}, None),
     (f"get {PLAIN} --to got", 0, {"digest": PLAIN, "directory": "<root>/got"}, None),
+    (
+        f"view shown {PLAIN} --for vllm",
+        0,
+        {
+            "directory": "<root>/shown",
+            "engine": "vllm",
+            "adapters": [{"digest": PLAIN, "name": PLAIN[7:], "outcome": "added"}],
+            "removed": [],
+            "left_out": [],
+            "bases": [{"base": "org/base", "adapters": 1}],
+        },
+        None,
+    ),
+    (
+        f"view shown {STRONG} --for vllm --max-rank 3",
+        2,
+        {
+            "directory": "<root>/shown",
+            "engine": "vllm",
+            "adapters": [],
+            "removed": [PLAIN],
+            "left_out": [
+                {
+                    "digest": STRONG,
+                    "kind": "Refused",
+                    "message": f"{STRONG}: {TOO_HIGH}. {MERGE}",
+                    "key": STRONG,
+                    "hint": MERGE,
+                }
+            ],
+            "bases": [],
+        },
+        None,
+    ),
     (
         f"get {PLAIN} --to got",
         2,
@@ -336,7 +373,7 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
         },
     ),
     ("alias list", 0, {"aliases": [move(2, PLAIN, STRONG)]}, None),
-    ("show prod", 0, {**STRONG_DOCUMENT, "aliases": ["prod"]}, None),
+    ("show prod", 0, {**STRONG_DOCUMENT, "aliases": ["prod"], **ENGINES}, None),
     ("alias remove prod", 0, {**move(3, STRONG, None), "changed": True}, None),
     (
         "alias history prod",
@@ -374,7 +411,7 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
     (
         f"show {PLAIN}",
         0,
-        SCORED_DOCUMENT,
+        {**SCORED_DOCUMENT, **ENGINES},
         None,
     ),
     (

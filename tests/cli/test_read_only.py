@@ -76,7 +76,9 @@ def test_user_without_write_permission_gets_every_answer_and_changes_nothing(min
     new = write_checkpoint(mine.home.parent / "new", contents(lora_state(seed=3)))
     before = snapshot(mine.home)
     out = mine.home.parent / "out" / "copy"
-    asked = ONE.run(mine, ("get", shelf.hex[:8], "--to", out), *QUESTIONS, *writers(shelf, new))
+    view = ("view", mine.home.parent / "out" / "view", "--run", "run", "--for", "vllm")
+    viewed, *asked = ONE.run(mine, view, ("get", shelf.hex[:8], "--to", out), *QUESTIONS, *writers(shelf, new))
+    assert (viewed.code, viewed.out) == (0, f"{shelf.hex}\n"), viewed
     answered, refused = asked[: 1 + len(QUESTIONS)], asked[1 + len(QUESTIONS) :]
     assert [(done.code, done.err) for done in answered] == [(0, "")] * len(answered), answered
     assert [done.out for done in answered[3:]] == [shelf.cli(*question).out for question in QUESTIONS[2:]]
