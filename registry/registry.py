@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from registry.index import Index
     from registry.operations.add import Added
     from registry.operations.alias import Moved
+    from registry.operations.arrivals import Arrival, Intake
     from registry.operations.compare import Compared
     from registry.operations.export import Exported
     from registry.operations.gc import Collected
@@ -119,6 +120,69 @@ class Registry:
             return replace(result, comparison=self.compare(str(result.digest), weights, evidence).comparison)
         except RegistryError as error:  # the adapter is there, and its digest is due to the caller
             return replace(result, comparison_error=error)
+
+    def add_run(
+        self, directory: str | os.PathLike[str], *, parent: str | None = None, **options: Unpack[ReadOptions]
+    ) -> Iterator[Arrival]:
+        """Add the checkpoints of the run in a directory, by step, and tell what became of each as it comes.
+
+        `parent` and `options` are as in `add`. What was exported before with the same options is not read again, if a
+        manifest lists its digest; else it is hashed. An adapter that was removed stays away. A checkpoint that is
+        refused, or incomplete, stops no other.
+
+        Raises:
+            NotFound: there are none. Refused: they are of several kinds.
+            InvalidReference, NotFound, Ambiguous: of `parent`. StorageError: of the registry itself.
+        """
+        from registry.operations.arrivals import take_all  # noqa: PLC0415
+
+        return take_all(os.fspath(directory), self._intake(parent, options))
+
+    def watch(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        every: float = 5.0,
+        until_idle: float | None = None,
+        parent: str | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> Iterator[Arrival]:
+        """Add the checkpoints of a run as they come, as `add_run` does, each once it lacks nothing and its files have
+        looked the same for `every` seconds. Watching again goes on where the registry is.
+
+        Args:
+            directory: the run's, which need not be there yet.
+            every: seconds between two looks.
+            until_idle: end once nothing has changed for so many seconds; None for never.
+            parent: as in `add`.
+            options: likewise.
+
+        Raises:
+            Refused: it is no run but a checkpoint, or has checkpoints of several kinds, or such a time cannot be.
+            InvalidReference, NotFound, Ambiguous: of `parent`.
+        """
+        from registry.operations.arrivals import require_run, watch  # noqa: PLC0415
+
+        if not every > 0 or (until_idle is not None and not until_idle >= 0):
+            raise Refused("no such time", key="every, until idle", found=f"{every}, {until_idle}", expected="seconds")
+        path = os.fspath(directory)
+        require_run(path)
+        intake = self._intake(parent, options)
+        return watch(path, intake, every=every, until_idle=until_idle, note=self._opened.note)
+
+    def _intake(self, parent: str | None, options: ReadOptions) -> Intake:
+        from registry.operations.arrivals import Intake  # noqa: PLC0415
+
+        start = None if parent is None else self.resolve(parent)
+        named = None if start is None else str(start)
+        return Intake(
+            store=self._store,
+            index=self._opened.mended_or_not,
+            home=self.home,
+            add=lambda path: self.add(path, parent=named, **options),
+            options=options,
+            parent=start,
+        )
 
     def _check_evidence(self, weights: str | None, served: Sequence[str | os.PathLike[str]]) -> None:
         """Find out before anything is added whether served weights could be compared."""
@@ -687,6 +751,18 @@ def export_checkpoint(
     from registry.operations.export import export_to  # noqa: PLC0415
 
     return export_to(lambda: read_checkpoint(os.fspath(checkpoint), **options), os.fspath(out), now())
+
+
+def checkpoints_in(path: str | os.PathLike[str]) -> list[tuple[str, int]]:
+    """The checkpoints of a run by step, each as its directory and the size in bytes of its tensors' file; none where a
+    path is itself a checkpoint, or no run.
+
+    Raises:
+        Refused: they are of several kinds.
+    """
+    from registry.checkpoints import run_checkpoints, tensor_size  # noqa: PLC0415
+
+    return [(found.path, tensor_size(found.path)) for found in run_checkpoints(os.fspath(path))]
 
 
 def _who() -> str:

@@ -3,6 +3,22 @@
 Knows nothing of how adapters are laid out, of the store or the index.
 """
 
-from registry.checkpoints.readers import identify, read_checkpoint
+from registry.checkpoints.readers import (
+    identify,
+    lacks,
+    listed_digest,
+    read_checkpoint,
+    run_checkpoints,
+    signature,
+    tensor_size,
+)
 
-__all__ = ["identify", "read_checkpoint"]
+__all__ = [
+    "identify",
+    "lacks",
+    "listed_digest",
+    "read_checkpoint",
+    "run_checkpoints",
+    "signature",
+    "tensor_size",
+]

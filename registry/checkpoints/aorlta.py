@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Unpack
 
 from registry.checkpoints import checks, facts
 from registry.checkpoints.lora_keys import FoundLora, find_lora
-from registry.checkpoints.manifests import find_entry, require_listed
+from registry.checkpoints.manifests import find_entry, has_manifest, require_listed
 from registry.checkpoints.torchfile import open_torch_file
 from registry.core.errors import Refused, shown
-from registry.core.model import Checkpoint, Lora, LoraPair, ManifestEntry, Parent, Provenance, ReadOptions
+from registry.core.model import (
+    Checkpoint,
+    Lora,
+    LoraPair,
+    ManifestEntry,
+    Parent,
+    Provenance,
+    ReadOptions,
+    RunCheckpoint,
+)
 from registry.core.tensor import Tensor, is_zero
 
 NAME = "aorlta"
 LOOKS_FOR = TENSOR_FILE = "trainer.pt"
 CHECKPOINTS = "ckpt"
 """The directory of a run that holds its checkpoints."""
+_LOOKED_AT = 16
 
 
 def detects(path: str) -> bool:
@@ -28,6 +39,31 @@ def detects(path: str) -> bool:
 def tensor_file(path: str) -> str:
     """The file with the tensors of such a checkpoint, given as its directory or as that file."""
     return os.path.join(path, TENSOR_FILE) if os.path.isdir(path) else path
+
+
+def checkpoints(run: str) -> Iterator[RunCheckpoint]:
+    """What of this kind a run's directory holds, finished or not, in no order. The directory of checkpoints counts."""
+    for directory in (*(os.path.join(run, name) for name in facts.CHECKPOINTS_DIRECTORIES), run):
+        for name in facts.iteration_directories(directory):
+            path = os.path.join(directory, name)
+            step = facts.directory_iteration(path)
+            if step is not None:
+                yield RunCheckpoint(path, step)
+
+
+def lacks(path: str) -> str | None:
+    """What a checkpoint still lacks before it may be read, by its names; None for nothing.
+
+    A manifest is written last: where others of the run have one, there is more to come.
+    """
+    file = tensor_file(path)
+    if not os.path.lexists(file):
+        return f"no {TENSOR_FILE}"
+    directory, others = os.path.dirname(file), os.path.dirname(os.path.dirname(os.path.realpath(file)))
+    siblings = islice(facts.iteration_directories(others), _LOOKED_AT)
+    if has_manifest(directory) or not any(has_manifest(os.path.join(others, name)) for name in siblings):
+        return None
+    return "no manifest, which others of the run have"
 
 
 def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptions]) -> Checkpoint:

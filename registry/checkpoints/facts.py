@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from registry.disk import read_small
 
 T = TypeVar("T")
 _ITERATION_DIRECTORY = re.compile(r"iter-(\d+)")
-_CHECKPOINTS_DIRECTORIES = ("ckpt", "checkpoints")
+CHECKPOINTS_DIRECTORIES = ("ckpt", "checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def read_run_config(checkpoint: str) -> RunConfig:
     """
     real = os.path.realpath(checkpoint)
     parent = os.path.dirname(real)
-    if os.path.basename(parent) not in _CHECKPOINTS_DIRECTORIES:
+    if os.path.basename(parent) not in CHECKPOINTS_DIRECTORIES:
         return RunConfig("", {}, None)
     path = os.path.join(os.path.dirname(parent), "config.json")
     try:
@@ -64,6 +64,15 @@ def directory_iteration(checkpoint: str) -> int | None:
     """The iteration that a checkpoint directory's name states."""
     match = _ITERATION_DIRECTORY.fullmatch(os.path.basename(os.path.realpath(checkpoint)))
     return whole(int(match[1])) if match else None
+
+
+def iteration_directories(directory: str) -> Iterator[str]:
+    """The names below a directory that are an iteration's, in no order; none where nothing can be listed."""
+    try:
+        with os.scandir(directory) as entries:
+            yield from (entry.name for entry in entries if _ITERATION_DIRECTORY.fullmatch(entry.name))
+    except OSError:
+        return
 
 
 def served_directory(checkpoint: str) -> str | None:

@@ -17,6 +17,11 @@ NAMES = ("manifest.json", "checkpoint-manifest.json", "SHA256SUMS")
 _SUMS_LINE = re.compile(r"(?P<hex>[0-9A-Fa-f]{64}) [ *](?P<name>.+)")
 
 
+def has_manifest(directory: str) -> bool:
+    """Whether there is one, of any spelling."""
+    return any(os.path.lexists(os.path.join(directory, name)) for name in NAMES)
+
+
 def find_entry(directory: str, file: str) -> ManifestEntry | None:
     """What the manifest in `directory` says of `file`; None where there is no manifest.
 

@@ -1,4 +1,5 @@
-"""A PEFT adapter's directory: adapter_model.safetensors, or adapter_model.bin, beside adapter_config.json.
+"""A PEFT adapter's directory: adapter_model.safetensors, or adapter_model.bin, beside adapter_config.json. It may be,
+or be in, the checkpoint of a trainer whose layout is known.
 
 What is right stays as it is, to the byte. What engines could not load is made right, and then it is a derived adapter.
 """
@@ -6,10 +7,11 @@ What is right stays as it is, to the byte. What engines could not load is made r
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Unpack
 
-from registry.checkpoints import checks, peft_keys
+from registry.checkpoints import checks, layouts, peft_keys
+from registry.checkpoints.layouts import FILES
 from registry.checkpoints.lora_keys import aliases, dense
 from registry.checkpoints.manifests import find_listed, require_listed
 from registry.checkpoints.peft_facts import agreed_config, earlier_export, provenance, require_agreeing_metadata
@@ -21,7 +23,7 @@ from registry.core.contents import PeftAdapter
 from registry.core.digest import Digest
 from registry.core.errors import ChangedWhileRead, MalformedFile, Refused, UnsupportedLora
 from registry.core.layout import CONFIG, PICKLED, WEIGHTS
-from registry.core.model import Checkpoint, Parent, ReadOptions
+from registry.core.model import Checkpoint, Parent, ReadOptions, RunCheckpoint
 from registry.core.peft_config import read_config, read_settings
 from registry.core.peft_tensors import decode
 from registry.core.tensor import Tensor
@@ -30,7 +32,6 @@ from registry.disk.safetensors import header_of, tensors_in
 
 NAME = "peft"
 LOOKS_FOR = CONFIG
-_FILES = (CONFIG, WEIGHTS, PICKLED)
 _LARGEST_CONFIG = 4 << 20
 
 
@@ -46,13 +47,32 @@ class _File(NamedTuple):
 
 
 def detects(path: str) -> bool:
-    """Whether this is an adapter's directory, or one of its files."""
-    return os.path.basename(path) in _FILES or any(os.path.lexists(os.path.join(path, name)) for name in _FILES)
+    """Whether this is an adapter's directory, one of its files, or a checkpoint with one where its trainer puts it."""
+    found = layouts.around(path)
+    places = (path,) if found is None else (path, found.adapter)
+    return os.path.basename(path) in FILES or any(
+        os.path.lexists(os.path.join(place, name)) for place in places for name in FILES
+    )
+
+
+def checkpoints(run: str) -> Iterator[RunCheckpoint]:
+    """What of this kind a run's directory holds, finished or not, in no order."""
+    return layouts.checkpoints(run)
+
+
+def lacks(path: str) -> str | None:
+    """What a checkpoint still lacks before it may be read, by its names; None for nothing."""
+    missing = layouts.lacks(path)
+    directory = _directory(path)
+    if missing is not None or not os.path.isdir(directory):
+        return missing
+    there = {name for name in FILES if os.path.lexists(os.path.join(directory, name))}
+    return f"no {CONFIG}" if CONFIG not in there else f"no {WEIGHTS}" if len(there) == 1 else None
 
 
 def is_whole(directory: str) -> bool:
     """Whether a directory has both the config and tensors."""
-    has_config, *has_tensors = (os.path.lexists(os.path.join(directory, name)) for name in _FILES)
+    has_config, *has_tensors = (os.path.lexists(os.path.join(directory, name)) for name in FILES)
     return has_config and any(has_tensors)
 
 
@@ -71,10 +91,13 @@ def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptio
     Raises:
         NotFound, Refused and its subclasses, StorageError.
     """
+    place = layouts.around(path)
+    _require_finished(path)
     file, config_path = _places(path)
     text = read_small(config_path, _LARGEST_CONFIG)
     stated = read_config(text, config_path)
-    config, alpha_source = agreed_config(stated, options.get("alpha"), config_path)
+    beside = None if place is None else layouts.stated_lora(place)
+    config, alpha_source, told = agreed_config(stated, options.get("alpha"), config_path, beside)
     read_settings(config, config_path)  # before the tensors are read, which can take long
     manifest = find_listed(os.path.dirname(file), os.path.basename(file))
     found = (_read_pickled if file.endswith(".bin") else _read_safetensors)(file, options)
@@ -93,8 +116,7 @@ def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptio
         config = peft_keys.renamed_config(config)
     if found.data is None:
         changes.insert(0, f"written anew from {os.path.basename(file)}")
-    if alpha_source == "option":
-        changes.append(f"lora_alpha {config['lora_alpha']} was given")
+    changes += told
     if config != stated or list(config) != list(stated):
         text = jsontext.pretty_in_order(config)
     tensors = {renamed.names[key]: tensor for key, tensor in found.tensors.items()}
@@ -102,12 +124,15 @@ def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptio
     nonfinite = checks.nonfinite(found.tensors.items(), file, allowed=options.get("allow_nonfinite", False))
     earlier = earlier_export(os.path.dirname(file), found.digest)
     peft = PeftAdapter(contents, tensors, text, None if changes else found.data, tuple(changes))
-    origin = provenance(config, earlier, options, parent)
+    step, doubt = (None, None) if place is None else layouts.stated_step(place)
+    if step is None and place is not None:
+        step = place.step
+    origin = provenance(config, earlier, options, parent, step)
     return Checkpoint(
         path=file,
         digest=found.digest,
         size=found.size,
-        reader=NAME,
+        reader=NAME if place is None else place.layout.producer,
         manifest=manifest,
         lora=contents.lora,
         alpha_source=alpha_source,
@@ -116,15 +141,29 @@ def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptio
         aliases=found.aliases,
         nonfinite=nonfinite,
         zero_b=contents.zero_b,
-        warnings=tuple(warnings(peft, origin, earlier, nonfinite, file)),
+        warnings=(*warnings(peft, origin, earlier, nonfinite, file), *((doubt,) if doubt else ())),
         peft=peft,
     )
 
 
+def _directory(path: str) -> str:
+    """Where the adapter of a path lies: in that directory, or where its trainer puts it."""
+    found = layouts.around(path)
+    if found is None or any(os.path.lexists(os.path.join(path, name)) for name in FILES):
+        return path
+    return found.adapter
+
+
+def _require_finished(path: str) -> None:
+    missing = layouts.lacks(path)
+    if missing is not None:
+        raise Refused("is not whole yet", path=path, found=missing, hint="Let the trainer finish it, then try again")
+
+
 def _places(path: str) -> tuple[str, str]:
     """The file of the tensors and the config."""
-    named = os.path.basename(path) in _FILES and not os.path.isdir(path)
-    directory = os.path.dirname(path) if named else path
+    named = os.path.basename(path) in FILES and not os.path.isdir(path)
+    directory = os.path.dirname(path) if named else _directory(path)
     config = os.path.join(directory, CONFIG)
     if named and os.path.basename(path) != CONFIG:
         file = path

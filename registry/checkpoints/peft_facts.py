@@ -17,13 +17,20 @@ from registry.core.peft_config import function
 from registry.disk import read_small
 
 
-def agreed_config(config: dict[str, Any], option: float | None, path: str) -> tuple[dict[str, Any], str]:
-    """The config with alpha in it, and who gave alpha: `config` or `option`.
+def agreed_config(
+    config: dict[str, Any], option: float | None, path: str, beside: tuple[str, Mapping[str, Any]] | None = None
+) -> tuple[dict[str, Any], str, list[str]]:
+    """The config with alpha in it, who gave alpha (`config`, `checkpoint` or `option`), and what was changed.
+
+    `beside` is another file of the checkpoint that states r and lora_alpha, and what it states. Where the config states
+    alpha 0, which some versions of verl write, or none, that one counts.
 
     Raises:
-        MissingAlpha: neither did; peft's own default is not taken.
-        UnsupportedLora: both did, and differently.
+        MissingAlpha: nobody did; peft's own default is not taken.
+        UnsupportedLora: two did, and differently.
     """
+    if beside is not None:
+        return _agreed_with(config, option, path, *beside)
     given = None if option is None else number(option) or None
     if option is not None and given is None:
         raise UnsupportedLora("alpha must be a finite number other than zero", key="--alpha", found=option)
@@ -33,10 +40,26 @@ def agreed_config(config: dict[str, Any], option: float | None, path: str) -> tu
             raise MissingAlpha(
                 "alpha is stated nowhere", path=path, found="none in lora_alpha", hint="Give it with --alpha"
             )
-        return {**config, "lora_alpha": given}, "option"
+        return {**config, "lora_alpha": given}, "option", [f"lora_alpha {given} was given"]
     if given is not None and number(stated) != given:
         raise UnsupportedLora("alpha is stated in the config", path=path, key="--alpha", found=given, expected=stated)
-    return config, "config"
+    return config, "config", []
+
+
+def _agreed_with(
+    config: dict[str, Any], option: float | None, path: str, other: str, stated: Mapping[str, Any]
+) -> tuple[dict[str, Any], str, list[str]]:
+    for key in ("r", "lora_alpha"):
+        mine, its = config.get(key), stated.get(key)
+        if mine and its and number(mine) != number(its):
+            raise UnsupportedLora("two files state it differently", path=other, key=key, found=its, expected=mine)
+    alpha = number(stated.get("lora_alpha"))
+    if config.get("lora_alpha") or not alpha:
+        return agreed_config(config, option, path)
+    name = os.path.basename(other)
+    if option is not None and number(option) != alpha:
+        raise UnsupportedLora(f"alpha is stated in {name}", path=other, key="--alpha", found=option, expected=alpha)
+    return {**config, "lora_alpha": alpha}, "checkpoint", [f"lora_alpha {alpha} is from {name}"]
 
 
 def require_agreeing_metadata(metadata: Mapping[str, str], config: Mapping[str, Any], path: str) -> None:
@@ -78,9 +101,13 @@ def earlier_export(directory: str, digest: Digest) -> Mapping[str, Any] | None:
 
 
 def provenance(
-    config: Mapping[str, Any], earlier: Mapping[str, Any] | None, options: ReadOptions, parent: Parent | None
+    config: Mapping[str, Any],
+    earlier: Mapping[str, Any] | None,
+    options: ReadOptions,
+    parent: Parent | None,
+    step: int | None,
 ) -> Provenance:
-    """Where the adapter comes from, as its config and the manifest of an earlier export say.
+    """Where the adapter comes from, as its config, the manifest of an earlier export and its trainer (`step`) say.
 
     Raises:
         Refused: `run` or `parent` contradicts the manifest, or a name is not printable.
@@ -95,7 +122,7 @@ def provenance(
     rounding = run.get("stochastic_rounding")
     return Provenance(
         run=known or name,
-        iteration=facts.whole(run.get("iteration")),
+        iteration=step if earlier is None else facts.whole(run.get("iteration")),
         base=base if renamed else stated or base,
         base_revision=None if renamed else facts.text(config.get("revision")),
         trained_on=stated if renamed and stated != base else None,

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Protocol, Unpack
 
 from registry.checkpoints import aorlta, peft_directory
+from registry.checkpoints.manifests import find_listed
 from registry.core.digest import Digest
-from registry.core.errors import NotFound, Refused
-from registry.core.model import Checkpoint, Parent, ReadOptions
+from registry.core.errors import NotFound, Refused, RegistryError
+from registry.core.model import Checkpoint, Parent, ReadOptions, RunCheckpoint
 from registry.disk import hash_file, open_regular, translated
 
 
@@ -28,6 +29,14 @@ class Reader(Protocol):
 
     def detects(self, path: str) -> bool:
         """Whether a directory, or one file, is of this kind. Opens nothing, and is quick."""
+        ...
+
+    def checkpoints(self, run: str) -> Iterator[RunCheckpoint]:
+        """What of this kind a run's directory holds, finished or not, in no order. Opens nothing."""
+        ...
+
+    def lacks(self, path: str) -> str | None:
+        """What a checkpoint still lacks before it may be read, a clause, as its names show; None for nothing."""
         ...
 
     def tensor_file(self, path: str) -> str:
@@ -82,6 +91,63 @@ def identify(path: str) -> tuple[str, Digest]:
     file = reader.tensor_file(place)
     with open_regular(file) as opened:
         return file, hash_file(opened)
+
+
+def run_checkpoints(path: str) -> list[RunCheckpoint]:
+    """The checkpoints of a run, by step; none where a directory is no run, or is itself a checkpoint.
+
+    Raises:
+        Refused: they are of more than one kind.
+    """
+    if any(reader.detects(os.path.abspath(path)) for reader in READERS):
+        return []
+    found = {reader.NAME: listed for reader in READERS if (listed := list(reader.checkpoints(path)))}
+    if len(found) > 1:
+        raise Refused("checkpoints of more than one kind in one run", path=path, found=", ".join(sorted(found)))
+    return sorted((each for listed in found.values() for each in listed), key=lambda each: (each.step, each.path))
+
+
+def lacks(path: str) -> str | None:
+    """What a checkpoint of a run still lacks before it may be read, a clause, as its names show; None for nothing."""
+    absolute = os.path.abspath(path)
+    detected = [reader for reader in READERS if reader.detects(absolute)]
+    return next((lack for reader in detected if (lack := reader.lacks(absolute))), None if detected else "no tensors")
+
+
+def listed_digest(path: str) -> tuple[str, Digest | None, int]:
+    """The tensor file of a checkpoint, the digest that a manifest beside it lists for it, and its size in bytes.
+
+    The digest is what somebody wrote down, not what the bytes are; None where nobody did. Raises as `read_checkpoint`.
+    """
+    reader, place = _place(os.path.abspath(path))
+    file = reader.tensor_file(place)
+    listed = find_listed(os.path.dirname(file), os.path.basename(file))
+    with translated(file):
+        return file, None if listed is None else listed.expected, os.stat(file).st_size
+
+
+def signature(path: str) -> tuple[tuple[str, int, int], ...]:
+    """How the files of a checkpoint look: path, size in bytes and time of change, as deep as adapters are found.
+
+    While a trainer is writing them, they look otherwise from one look to the next.
+    """
+    found = []
+    for directory in (path, *_directories(path)):
+        for entry in _entries(directory):
+            try:
+                status = entry.stat()
+            except OSError:  # it has just gone
+                continue
+            found.append((entry.path, status.st_size, status.st_mtime_ns))
+    return tuple(sorted(found))
+
+
+def tensor_size(path: str) -> int:
+    """The size in bytes of a checkpoint's tensor file; 0 where there is none yet."""
+    try:
+        return listed_digest(path)[2]
+    except RegistryError:
+        return 0
 
 
 def _place(absolute: str) -> tuple[Reader, str]:
@@ -148,9 +214,13 @@ def _directories(root: str) -> Iterator[str]:
 
 
 def _subdirectories(parent: str) -> list[str]:
+    return [entry.path for entry in _entries(parent) if not entry.name.startswith(".") and _is_directory(entry)]
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(parent) as entries:
-            return [entry.path for entry in entries if not entry.name.startswith(".") and _is_directory(entry)]
+        with os.scandir(directory) as entries:
+            return list(entries)
     except OSError:  # unreadable, or gone: what cannot be seen is not taken
         return []
 

@@ -21,6 +21,7 @@ from registry.core.version import VERSION
 
 _COMMANDS = {
     "add": "exporting:add",
+    "watch": "watching:watch",
     "export": "exporting:export",
     "get": "stored:get",
     "path": "stored:path",

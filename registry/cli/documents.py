@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from registry.cli.output import line_text, size, table
+from registry.cli.output import error_document, line_text, size, table
 from registry.core.engines import VLLM_MAX_RANK
 from registry.core.summary import AdapterSummary, ComparisonSummary, ExportSummary, ScoreRunSummary, Status
 
 if TYPE_CHECKING:
     from registry.core.engines import Fitness
     from registry.operations.add import Added
+    from registry.operations.arrivals import Arrival
 
 _NONE = "-"
 _SHOWN = 6  # scores on one line
@@ -32,6 +33,27 @@ def added_document(path: str, added: Added) -> dict[str, Any]:
         "iteration": run["iteration"],
         "verdict": None if added.comparison is None else added.comparison.verdict.value,
         "warnings": added.manifest["warnings"],
+    }
+
+
+def skipped_document(arrival: Arrival) -> dict[str, Any]:
+    """One checkpoint of a run that was not added, of `add --json`."""
+    return {
+        "checkpoint": arrival.checkpoint,
+        "step": arrival.step,
+        "state": arrival.state.value,
+        "digest": arrival.digest and str(arrival.digest),
+        "reason": arrival.reason,
+    }
+
+
+def arrival_document(arrival: Arrival) -> dict[str, Any]:
+    """One line of `watch --json`."""
+    added, error = arrival.added, arrival.error
+    return {
+        **skipped_document(arrival),
+        "added": None if added is None else added_document(arrival.checkpoint, added),
+        "error": None if error is None else error_document(error),
     }
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +14,59 @@ from registry.cli.arguments import AllowNonfinite, Alpha, Base, Checkpoint, Chec
 from registry.cli.environment import open_registry
 from registry.cli.output import Output, error_document
 from registry.core.errors import Refused, RegistryError
-from registry.registry import export_checkpoint
+from registry.registry import checkpoints_in, export_checkpoint
+
+if TYPE_CHECKING:
+    from registry.operations.add import Added
+    from registry.operations.arrivals import Arrival
+    from registry.registry import Registry
+
+
+@dataclass
+class Told:
+    """What a command has told of checkpoints so far, and the worst exit code of it."""
+
+    output: Output
+    adapters: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    worst: int = exits.DONE
+
+    def added(self, path: str, added: Added) -> None:
+        """Its digest on stdout, the rest on stderr."""
+        output = self.output
+        output.line(str(added.digest))
+        output.note(documents.added_text(path, added))
+        for warning in (*added.manifest["warnings"], *([added.damage] if added.damage else [])):
+            output.note(f"  warning: {warning}")
+        if added.comparison is not None:
+            for line in findings.comparison_text(added.comparison).splitlines():
+                output.note(f"  {line}")
+            for line in findings.failures(added.comparison):
+                output.note(f"aorlta-reg: {path}: {line}")
+            self.worst = max(self.worst, exits.code_of_comparison(added.comparison))
+        if added.comparison_error is not None:
+            self.failed(path, added.comparison_error)
+        self.adapters.append(documents.added_document(path, added))
+
+    def failed(self, path: str, error: RegistryError) -> None:
+        """Why it was not done."""
+        self.output.error(error)
+        self.errors.append({"checkpoint": path, **error_document(error)})
+        self.worst = max(self.worst, exits.code_of(error))
+
+    def arrived(self, arrival: Arrival) -> None:
+        """One checkpoint of a run."""
+        if arrival.added is not None:
+            self.added(arrival.checkpoint, arrival.added)
+        elif arrival.error is not None:
+            self.failed(arrival.checkpoint, arrival.error)
+        else:
+            if arrival.state.value == "known":
+                self.output.line(str(arrival.digest))
+            if arrival.reason is not None:
+                self.output.note(f"incomplete: {arrival.reason} <- {arrival.checkpoint}")
+            self.skipped.append(documents.skipped_document(arrival))
 
 
 def add(
@@ -31,55 +86,82 @@ def add(
     home_option: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Export checkpoints into the registry and print the adapters' digests. Adding again changes nothing.
+    """Export checkpoints, or all those of a run, into the registry and print the adapters' digests, by step.
 
-    With --base DIR the adapters are also compared with what the engines were served. A checkpoint that is refused does
-    not stop the others; the exit code is then that of the worst.
+    Adding again changes nothing. With --base DIR the adapters are also compared with what the engines were served. A
+    checkpoint that is refused does not stop the others; the exit code is then that of the worst.
     """
     output = Output(as_json=as_json)
     registry = open_registry(home_option, output)
-    if len(checkpoints) > 1 and (served or alias is not None):
+    told = Told(output)
+    runs = {path: found for path in checkpoints if (found := _of_a_run(told, path)) != []}
+    if (len(checkpoints) > 1 or runs) and (served or alias is not None):
         option = "--served" if served else "--alias"
-        raise Refused(f"{option} belongs to one checkpoint", found=f"{len(checkpoints)} checkpoints")
-    adapters, errors, worst = [], [], exits.DONE
+        what = f"{len(checkpoints)} checkpoints" if len(checkpoints) > 1 else "a run"
+        raise Refused(f"{option} belongs to one checkpoint", found=what)
+    options: dict[str, Any] = {"alpha": alpha, "run": run, "base": base, "parent": parent}
+    options["allow_nonfinite"] = allow_nonfinite
     for path in checkpoints:
+        if path in runs:
+            _add_run(told, registry, path, runs[path] or [], options)
+            continue
         try:
             with output.progress(path) as progress:
-                added = registry.add(
-                    path,
-                    served=served or (),
-                    alias=alias,
-                    parent=parent,
-                    alpha=alpha,
-                    run=run,
-                    base=base,
-                    allow_nonfinite=allow_nonfinite,
-                    progress=progress,
-                )
+                added = registry.add(path, served=served or (), alias=alias, progress=progress, **options)
         except RegistryError as error:
-            output.error(error)
-            errors.append({"checkpoint": path, **error_document(error)})
-            worst = max(worst, exits.code_of(error))
+            told.failed(path, error)
             continue
-        output.line(str(added.digest))
-        output.note(documents.added_text(path, added))
+        told.added(path, added)
         if alias is not None:
             output.note(f"  alias: {alias}")
-        for warning in (*added.manifest["warnings"], *([added.damage] if added.damage else [])):
-            output.note(f"  warning: {warning}")
-        if added.comparison is not None:
-            for line in findings.comparison_text(added.comparison).splitlines():
-                output.note(f"  {line}")
-            for line in findings.failures(added.comparison):
-                output.note(f"aorlta-reg: {path}: {line}")
-            worst = max(worst, exits.code_of_comparison(added.comparison))
-        if added.comparison_error is not None:
-            output.error(added.comparison_error)
-            errors.append({"checkpoint": path, **error_document(added.comparison_error)})
-            worst = max(worst, exits.code_of(added.comparison_error))
-        adapters.append(documents.added_document(path, added))
-    output.result({"adapters": adapters, "errors": errors})
-    raise typer.Exit(worst)
+    output.result({"adapters": told.adapters, "errors": told.errors, "skipped": told.skipped})
+    raise typer.Exit(told.worst)
+
+
+def _of_a_run(told: Told, path: str) -> list[tuple[str, int]] | None:
+    """The checkpoints of a run with their sizes; none where it is no run, None where it is none to be added."""
+    try:
+        return checkpoints_in(path)
+    except RegistryError as error:
+        told.failed(path, error)
+        return None
+
+
+def _add_run(told: Told, registry: Registry, path: str, listed: list[tuple[str, int]], options: dict[str, Any]) -> None:
+    if not listed:
+        return
+    sizes, total = dict(listed), sum(size for _, size in listed)
+    states: Counter[str] = Counter()
+    with told.output.progress(path) as report:
+        read = 0
+
+        def progress(count: int, _: int) -> None:
+            nonlocal read
+            read += count
+            if report is not None:
+                report(count, total)
+
+        for arrival in _arrivals(told, registry, path, options, None if report is None else progress):
+            if report is not None and total:
+                report(max(0, sizes.get(arrival.checkpoint, 0) - read), total)
+            read = 0
+            states[arrival.state.value if arrival.added is None else arrival.added.outcome.value] += 1
+            told.arrived(arrival)
+    if states:
+        told.output.note(f"{path}: {', '.join(f'{count} {state}' for state, count in states.items())}")
+
+
+def _arrivals(
+    told: Told,
+    registry: Registry,
+    path: str,
+    options: dict[str, Any],
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[Arrival]:
+    try:
+        yield from registry.add_run(path, progress=progress, **options)
+    except RegistryError as error:
+        told.failed(path, error)
 
 
 def export(

@@ -83,10 +83,11 @@ class Output:
         elif text is not None:
             print(text, flush=True)  # noqa: T201
 
-    def objects(self, documents: Iterable[dict[str, Any]], text: str) -> None:
+    def objects(self, documents: Iterable[dict[str, Any]], text: str | None = None) -> None:
         """The result as a stream: one compact object a line, each printed before the next is made; or the text."""
         if not self._as_json:
-            print(text, flush=True)  # noqa: T201
+            if text is not None:
+                print(text, flush=True)  # noqa: T201
             return
         for document in documents:
             print(json.dumps(document, separators=(",", ":"), allow_nan=False))  # noqa: T201

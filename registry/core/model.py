@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from registry.core.digest import Digest
 from registry.core.tensor import Tensor
@@ -157,6 +157,13 @@ class Checkpoint:
     def modules(self) -> int:
         """How many modules have factors."""
         return len(self.lora.pairs if self.peft is None else self.peft.contents.modules)
+
+
+class RunCheckpoint(NamedTuple):
+    """A checkpoint in a run's directory: its own directory, and the step that its name states."""
+
+    path: str
+    step: int
 
 
 class ReadOptions(TypedDict, total=False):

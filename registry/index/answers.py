@@ -10,7 +10,7 @@ from registry.core.alias import AliasMove
 from registry.core.digest import Digest
 from registry.core.refs import AliasName, RunIteration
 from registry.core.summary import AdapterSummary
-from registry.index.schema import STALE, adapters, alias_moves, exports, marks, runs
+from registry.index.schema import STALE, adapters, alias_moves, checkpoints, exports, marks, runs
 from registry.index.summaries import summaries
 
 _NONE_KNOWN = select(func.max(adapters.c.id)).scalar_subquery().is_(None)
@@ -64,6 +64,14 @@ def exported(connection: Connection, of: RunIteration, limit: int) -> list[Diges
     query = query.order_by(adapters.c.digest).limit(limit)
     there = connection.execute(query.where(adapters.c.removed_at.is_(None))).scalars().all()
     return [Digest(found) for found in there or connection.execute(query).scalars()]
+
+
+def exported_from(connection: Connection, checkpoint: Digest, limit: int) -> list[Digest]:
+    """Up to `limit` adapters that a checkpoint was exported as, removed ones too, sorted."""
+    of_it = select(checkpoints.c.id).where(checkpoints.c.digest == checkpoint.hex).scalar_subquery()
+    query = select(adapters.c.digest).distinct().join_from(exports, adapters).where(exports.c.checkpoint_id == of_it)
+    found = connection.execute(query.order_by(adapters.c.digest).limit(limit)).scalars()
+    return [Digest(each) for each in found]
 
 
 def aliases(connection: Connection) -> list[AliasMove]:

@@ -146,6 +146,11 @@ class Index:
         with self._database.reading() as connection:
             return answers.exported(connection, of, limit)
 
+    def exported_from(self, checkpoint: Digest, limit: int) -> list[Digest]:
+        """Up to `limit` adapters that a checkpoint was exported as, removed ones too, sorted."""
+        with self._database.reading() as connection:
+            return answers.exported_from(connection, checkpoint, limit)
+
     def last_move(self, name: AliasName) -> AliasMove | None:
         """The last move of the alias that is called this but for case."""
         with self._database.reading() as connection:

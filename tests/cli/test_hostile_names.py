@@ -165,6 +165,8 @@ def arguments_of(command: Any, value: Callable[[str], str]) -> list[str]:
             found.append(value(name))
         elif parameter.required:
             found += [parameter.opts[0], value(name)]
+        elif "--until-idle" in parameter.opts:  # or it would wait for what is named
+            found += ["--until-idle", "0"]
     return found
 
 

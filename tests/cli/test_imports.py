@@ -44,6 +44,8 @@ def loaded(shelf: Shelf, arguments: list[str | Path], report: Path) -> set[str]:
     [
         "add",
         "add again",
+        "add a run",
+        "watch",
         "add peft",
         "add pickled peft",
         "export",
@@ -72,6 +74,8 @@ def test_command_loads_only_what_it_needs(command: str, shelf: Shelf, tmp_path: 
     arguments: dict[str, list[str | Path]] = {
         "add": ["add", new, "--home", tmp_path / "home"],
         "add again": ["add", shelf.checkpoint],
+        "add a run": ["add", shelf.checkpoint.parents[1]],
+        "watch": ["watch", shelf.checkpoint.parents[1], "--every", "0.1", "--until-idle", "0.1"],
         "add peft": ["add", plain(tmp_path / "peft")],
         "add pickled peft": ["add", pickled(tmp_path / "pickled", factors(Q))],
         "export": ["export", new, "--out", tmp_path / "out"],

@@ -196,6 +196,7 @@ NO_MANIFEST = "no manifest beside the checkpoint: nothing says which bytes the t
 TOO_HIGH = "not for vllm: rank 4: vllm was started with a highest rank of 3"
 MERGE = "`aorlta-reg merge` makes a model of it, which any engine serves"
 ENGINES = {"engines": {name: {"max_lora_rank": 4, "unfit": []} for name in ("vllm", "sglang", "peft")}}
+KNOWN = {"step": 3, "state": "known", "digest": PLAIN, "reason": None}
 NO_RUN = "the run is not known: give it with --run"
 MISSING = {"kind": "NotFound", "message": "<root>/missing: no such file", "path": "<root>/missing"}
 TAKEN = "Nothing was written; name another directory or remove this one"
@@ -233,6 +234,7 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
                 },
             ],
             "errors": [{"checkpoint": "missing", **MISSING}],
+            "skipped": [],
         },
         {"error": MISSING},
     ),
@@ -255,7 +257,20 @@ DOCUMENTS: list[tuple[str, int, Any, Any]] = [  # the command, its exit code, st
                 }
             ],
             "errors": [],
+            "skipped": [],
         },
+        None,
+    ),
+    (
+        "add run --run run",
+        0,
+        {"adapters": [], "errors": [], "skipped": [{"checkpoint": "run/ckpt/iter-3", **KNOWN}]},
+        None,
+    ),
+    (
+        "watch run --every 0.1 --until-idle 0.1",
+        0,
+        {"checkpoint": "run/ckpt/iter-3", **KNOWN, "added": None, "error": None},
         None,
     ),
     (

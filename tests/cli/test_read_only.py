@@ -58,6 +58,7 @@ def take_rights(path: Path) -> None:
 def writers(shelf: Shelf, new: Path) -> tuple[tuple[str | Path, ...], ...]:
     return (
         ("add", new),
+        ("add", new.parents[1]),
         ("add", shelf.checkpoint, "--alias", "best"),
         ("alias", "set", "best", shelf.hex),
         ("alias", "remove", "prod"),
@@ -102,7 +103,7 @@ def test_index_alone_without_write_permission_takes_nothing_into_the_store(mine:
     (mine.home / "index.sqlite").chmod(0o444)
     new = write_checkpoint(mine.home.parent / "new", contents(lora_state(seed=3)))
     before = snapshot(mine.home)
-    *refused, listed = ONE.run(mine, *writers(shelf, new)[:4], ("list",))
+    *refused, listed = ONE.run(mine, *writers(shelf, new)[:5], ("list",))
     for done in refused:
         assert_refused(done)
     assert listed.code == 0

@@ -1,0 +1,190 @@
+"""How trainers lay out the PEFT adapters that they save: which directory is a checkpoint, where in it the adapter lies,
+which step it is of, and what shows that it is whole. A producer that saves PEFT adapters is one more `Layout`.
+
+Facts from the projects' own code and documentation, as of November 2026. Names and small files only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from registry.checkpoints import facts
+from registry.core import jsontext
+from registry.core.errors import NotFound, RegistryError
+from registry.core.layout import CONFIG, PICKLED, WEIGHTS
+from registry.core.model import RunCheckpoint
+from registry.disk import read_small
+
+FILES = (CONFIG, WEIGHTS, PICKLED)
+_UNFINISHED = re.compile(r"(?:tmp|temp)[-_.](?P<after>.+)|(?P<before>.+)[-_.](?:tmp|temp|partial|incomplete)")
+_DEEPEST = 3  # global_step_5/actor/lora_adapter
+_TRAINER_STATE = "trainer_state.json"
+_VERL_LATEST = "latest_checkpointed_iteration.txt"
+_VERL_META = "lora_train_meta.json"
+_LARGEST_STATE = 64 << 20  # it holds the log of the whole run
+
+
+class Layout(NamedTuple):
+    """What one producer does.
+
+    Attributes:
+        producer: what manifests call it.
+        name: of a checkpoint's directory; the group `step` is its step.
+        adapter: where in that the adapter lies, the likeliest first; "" for the directory itself.
+        parents: what the directory that holds the checkpoints is called, below the run's; () for the run's own.
+        marker: a file that is written last, where there is one.
+    """
+
+    producer: str
+    name: re.Pattern[str]
+    adapter: tuple[str, ...] = ("",)
+    parents: tuple[str, ...] = ()
+    marker: str | None = None
+
+
+LAYOUTS = (
+    Layout("transformers", re.compile(r"checkpoint-(?P<step>\d+)")),  # TRL, Unsloth, axolotl, LLaMA-Factory too
+    Layout("verl", re.compile(r"global_step_(?P<step>\d+)"), ("actor/lora_adapter", "lora_adapter")),
+    Layout("prime-rl", re.compile(r"step_(?P<step>\d+)"), parents=("broadcasts",), marker="STABLE"),
+    Layout("areal", re.compile(r"epoch\d+epochstep\d+globalstep(?P<step>\d+)")),
+    Layout("nemo-automodel", re.compile(r"epoch_\d+_step_(?P<step>\d+)"), ("model",)),
+    Layout("openrlhf", re.compile(r"global_step(?P<step>\d+)_hf")),
+    Layout("torchtune", re.compile(r"epoch_(?P<step>\d+)")),
+    Layout("miles", re.compile(r"iter_(?P<step>\d+)")),
+)
+
+
+class Found(NamedTuple):
+    """A checkpoint that one of the layouts describes.
+
+    Attributes:
+        layout: which.
+        directory: of the checkpoint.
+        adapter: the directory in it with the adapter, or where that would be.
+        step: as the directory's name states it.
+        unfinished: whether that name says that it is being written.
+    """
+
+    layout: Layout
+    directory: str
+    adapter: str
+    step: int
+    unfinished: bool
+
+
+def around(path: str) -> Found | None:
+    """The checkpoint that a path is, or that its adapter's directory or file is in. Links are followed."""
+    directory = os.path.realpath(path if os.path.isdir(path) else os.path.dirname(path))
+    inside = ""
+    for _ in range(_DEEPEST):
+        for layout in LAYOUTS:
+            found = _found(layout, directory)
+            if found is not None and any(_begins(place, inside) for place in layout.adapter):
+                return found
+        directory, name = os.path.split(directory)
+        inside = f"{name}/{inside}" if inside else name
+    return None
+
+
+def checkpoints(run: str) -> Iterator[RunCheckpoint]:
+    """The checkpoints below a run's directory that hold any file of an adapter, in no order."""
+    for place in ("", *sorted({parent for layout in LAYOUTS for parent in layout.parents})):
+        directory = os.path.join(run, place) if place else run
+        for name in _directories(directory):
+            path = os.path.join(directory, name)
+            found = next((found for layout in LAYOUTS if (found := _found(layout, path)) is not None), None)
+            if found is not None and _has_any(found.adapter):
+                yield RunCheckpoint(path, found.step)
+
+
+def lacks(path: str) -> str | None:
+    """What the checkpoint that a path is, or is in, still lacks before it may be read; None for nothing."""
+    found = around(path)
+    if found is None:
+        return None
+    if found.unfinished:
+        return f"the name {os.path.basename(found.directory)} says that it is being written"
+    marker = found.layout.marker
+    if marker is not None and not os.path.lexists(os.path.join(found.directory, marker)):
+        return f"no {marker}, which {found.layout.producer} writes last"
+    latest = _verl_latest(found)
+    if latest is not None and latest < found.step:
+        return f"{_VERL_LATEST} says that step {latest} is the last that is whole"
+    return None
+
+
+def stated_step(found: Found) -> tuple[int | None, str | None]:
+    """The step that a file of the checkpoint states, and what is to be warned of."""
+    if found.layout.producer != "transformers":
+        return None, None
+    path = os.path.join(found.directory, _TRAINER_STATE)
+    try:
+        state = jsontext.parse(read_small(path, _LARGEST_STATE), path)
+    except NotFound:
+        return None, None
+    except RegistryError as error:
+        return None, f"{_TRAINER_STATE} cannot be read: {error.problem}"
+    step = facts.whole(facts.mapping(state).get("global_step"))
+    if step is not None and step != found.step:
+        return step, f"the directory says step {found.step}, {_TRAINER_STATE} {step}"
+    return step, None
+
+
+def stated_lora(found: Found) -> tuple[str, dict[str, Any]] | None:
+    """The file in which verl states r and alpha beside the adapter, and what it states.
+
+    Raises:
+        MalformedFile: it is no JSON object.
+    """
+    if found.layout.producer != "verl":
+        return None
+    for directory in dict.fromkeys((found.adapter, os.path.dirname(found.adapter), found.directory)):
+        path = os.path.join(directory, _VERL_META)
+        with suppress(NotFound):
+            return path, dict(facts.mapping(jsontext.parse(read_small(path), path)))
+    return None
+
+
+def _found(layout: Layout, directory: str) -> Found | None:
+    parent, name = os.path.split(directory)
+    if layout.parents and os.path.basename(parent) not in layout.parents:
+        return None
+    affixed = _UNFINISHED.fullmatch(name)
+    plain = name if affixed is None else affixed["after"] or affixed["before"]
+    match = layout.name.fullmatch(plain)
+    step = None if match is None else facts.whole(int(match["step"]))
+    if step is None:
+        return None
+    places = [os.path.join(directory, place) if place else directory for place in layout.adapter]
+    return Found(layout, directory, next(filter(_has_any, places), places[0]), step, affixed is not None)
+
+
+def _begins(place: str, inside: str) -> bool:
+    """Whether what lies `inside` a checkpoint is on the way to where the adapter is."""
+    return f"{place}/".startswith(f"{inside}/") if inside else True
+
+
+def _has_any(directory: str) -> bool:
+    return any(os.path.lexists(os.path.join(directory, name)) for name in FILES)
+
+
+def _verl_latest(found: Found) -> int | None:
+    if found.layout.producer != "verl":
+        return None
+    try:
+        text = read_small(os.path.join(os.path.dirname(found.directory), _VERL_LATEST), 64).decode("ascii", "replace")
+    except RegistryError:
+        return None
+    return int(text) if text.strip().isascii() and text.strip().isdigit() else None
+
+
+def _directories(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    except OSError:  # none, or unreadable: what cannot be seen is not listed
+        return []
