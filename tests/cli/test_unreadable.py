@@ -62,7 +62,8 @@ def test_unreadable_part_of_a_checkpoint_is_named(what: str, mine: Shelf) -> Non
         ("adapters/*/*/export-manifest.json", ("path", "get", "show", "add")),
         ("adapters/*/*", ("path", "get", "add")),
         ("adapters", ("path", "get", "prefix", "add", "reindex")),
-        ("records/*/*/export-*.json", ("path", "get", "show", "add")),
+        ("records/*/*/export-*.json", ("path", "get", "show", "add", "reindex")),
+        ("records/*/*/alias-*.json", ("reindex",)),
         ("pending", ("list", "show", "add")),
         ("index.sqlite", ("list", "show", "alias", "add")),
     ],
@@ -90,6 +91,7 @@ def test_unreadable_part_of_a_registry_is_named(what: str, commands: tuple[str, 
         assert each.err.count("\n") == 1
     assert not (mine.cli.home.parent / "out").exists()
     assert Registry(mine.cli.home).path(mine.hex)
+    assert Registry(mine.cli.home).resolve("prod").hex == mine.hex, "the index lost nothing"
 
 
 def test_registry_in_a_directory_that_may_not_be_entered_is_not_taken_for_none(mine: Shelf) -> None:
