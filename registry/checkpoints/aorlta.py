@@ -36,8 +36,13 @@ def detects(path: str) -> bool:
     return os.path.lexists(os.path.join(path, TENSOR_FILE)) or os.path.basename(path) == TENSOR_FILE
 
 
-def tensor_file(path: str) -> str:
+def files(path: str) -> list[str]:
     """The file with the tensors of such a checkpoint, given as its directory or as that file."""
+    return [tensor_file(path)]
+
+
+def tensor_file(path: str) -> str:
+    """The same, as one."""
     return os.path.join(path, TENSOR_FILE) if os.path.isdir(path) else path
 
 

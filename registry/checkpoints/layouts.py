@@ -101,6 +101,24 @@ def checkpoints(run: str) -> Iterator[RunCheckpoint]:
                 yield RunCheckpoint(path, found.step)
 
 
+def steps(run: str, producer: str) -> Iterator[tuple[str, int]]:
+    """The directories of a run that one producer calls as it calls its checkpoints, with their steps."""
+    for layout in LAYOUTS:
+        if layout.producer == producer:
+            for name in _directories(run):
+                found = _found(layout, os.path.join(run, name))
+                if found is not None:
+                    yield found.directory, found.step
+
+
+def names(directory: str) -> list[str]:
+    """What a directory lists; nothing where it cannot be listed."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
 def lacks(path: str) -> str | None:
     """What the checkpoint that a path is, or is in, still lacks before it may be read; None for nothing."""
     found = around(path)

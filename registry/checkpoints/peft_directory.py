@@ -76,13 +76,13 @@ def is_whole(directory: str) -> bool:
     return has_config and any(has_tensors)
 
 
-def tensor_file(path: str) -> str:
+def files(path: str) -> list[str]:
     """The file with the tensors of an adapter, given as its directory or one of its files.
 
     Raises:
         Refused: there is none, or no config beside it.
     """
-    return _places(path)[0]
+    return [_places(path)[0]]
 
 
 def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptions]) -> Checkpoint:

@@ -8,10 +8,10 @@ import pickle
 from os import PathLike
 
 from registry.checkpoints.opcodes import scan
-from registry.checkpoints.rebuild import KNOWN, Function, Inert, StorageRef, TensorRef, inert, storage_of
+from registry.checkpoints.rebuild import KNOWN, Distributed, Function, Inert, StorageRef, TensorRef, inert, storage_of
 from registry.core.errors import MalformedFile, UnsafePickle
 
-__all__ = ["MAX_PICKLE", "Inert", "StorageRef", "TensorRef", "load"]
+__all__ = ["MAX_PICKLE", "Distributed", "Inert", "StorageRef", "TensorRef", "load"]
 
 MAX_PICKLE = 64 << 20
 """Largest data.pkl that is read, in bytes; torch needs about 300 per tensor."""

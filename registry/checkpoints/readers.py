@@ -8,8 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, Unpack
 
-from registry.checkpoints import aorlta, peft_directory
+from registry.checkpoints import aorlta, peft_directory, shards
 from registry.checkpoints.manifests import find_listed
+from registry.checkpoints.shards import digest_of
+from registry.checkpoints.unjoined import refusal
 from registry.core.digest import Digest
 from registry.core.errors import NotFound, Refused, RegistryError
 from registry.core.model import Checkpoint, Parent, ReadOptions, RunCheckpoint
@@ -39,8 +41,8 @@ class Reader(Protocol):
         """What a checkpoint still lacks before it may be read, a clause, as its names show; None for nothing."""
         ...
 
-    def tensor_file(self, path: str) -> str:
-        """The file with the tensors of what was detected, by whose digest it is known.
+    def files(self, path: str) -> list[str]:
+        """The files with the tensors of what was detected, by whose digests it is known; mostly one.
 
         Raises:
             Refused: there is none.
@@ -58,7 +60,7 @@ class Reader(Protocol):
         ...
 
 
-READERS: tuple[Reader, ...] = (aorlta, peft_directory)
+READERS: tuple[Reader, ...] = (aorlta, peft_directory, shards)
 _DEEPEST = 3
 _MOST_DIRECTORIES = 4096
 _LISTED = 10
@@ -83,14 +85,17 @@ def read_checkpoint(path: str, *, parent: Parent | None = None, **options: Unpac
 
 
 def identify(path: str) -> tuple[str, Digest]:
-    """The file with the tensors of what `read_checkpoint` would read, and its sha256, by which that is known.
+    """The file with the tensors of what `read_checkpoint` would read, or their directory, and the digest that it has.
 
     Raises as `read_checkpoint`.
     """
     reader, place = _place(os.path.abspath(path))
-    file = reader.tensor_file(place)
-    with open_regular(file) as opened:
-        return file, hash_file(opened)
+    files = reader.files(place)
+    digests: dict[str, Digest] = {}
+    for file in files:
+        with open_regular(file) as opened:
+            digests[file] = hash_file(opened)
+    return (files[0], digests[files[0]]) if len(files) == 1 else (os.path.dirname(files[0]), digest_of(digests))
 
 
 def run_checkpoints(path: str) -> list[RunCheckpoint]:
@@ -102,7 +107,7 @@ def run_checkpoints(path: str) -> list[RunCheckpoint]:
     if any(reader.detects(os.path.abspath(path)) for reader in READERS):
         return []
     found = {reader.NAME: listed for reader in READERS if (listed := list(reader.checkpoints(path)))}
-    if len(found) > 1:
+    if len(found) > 1 and aorlta.NAME in found:  # the others are verl's, which saves with an adapter or without
         raise Refused("checkpoints of more than one kind in one run", path=path, found=", ".join(sorted(found)))
     return sorted((each for listed in found.values() for each in listed), key=lambda each: (each.step, each.path))
 
@@ -120,10 +125,15 @@ def listed_digest(path: str) -> tuple[str, Digest | None, int]:
     The digest is what somebody wrote down, not what the bytes are; None where nobody did. Raises as `read_checkpoint`.
     """
     reader, place = _place(os.path.abspath(path))
-    file = reader.tensor_file(place)
-    listed = find_listed(os.path.dirname(file), os.path.basename(file))
-    with translated(file):
-        return file, None if listed is None else listed.expected, os.stat(file).st_size
+    files = reader.files(place)
+    size = 0
+    for file in files:
+        with translated(file):
+            size += os.stat(file).st_size
+    if len(files) > 1:
+        return os.path.dirname(files[0]), None, size
+    listed = find_listed(os.path.dirname(files[0]), os.path.basename(files[0]))
+    return files[0], None if listed is None else listed.expected, size
 
 
 def signature(path: str) -> tuple[tuple[str, int, int], ...]:
@@ -181,7 +191,7 @@ def _require_searchable(directory: str) -> None:
 def _adapter_below(directory: str) -> str:
     below = sorted(each for each in _directories(directory) if peft_directory.is_whole(each))
     if not below:
-        raise _nothing(directory, None)
+        raise refusal((directory, *_directories(directory))) or _nothing(directory, None)
     if len(below) > 1:
         names = [os.path.relpath(each, directory) for each in below[:_LISTED]]
         raise Refused(

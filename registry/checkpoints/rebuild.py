@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pickle import UnpicklingError
-from typing import Any, ClassVar, NoReturn, Self, TypeGuard
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self, TypeGuard
 
 from registry.core.dtypes import BY_NAME, DType
 from registry.core.tensor import extent
@@ -18,6 +18,7 @@ MAX_KEY = 20
 """Digits in the longest storage key; old versions of torch used addresses."""
 
 _MAX_INTEGER = 2**63 - 1
+_SLOTTED = 2  # the state of an object with slots: that of its __dict__, and of the slots
 _STORAGE_DTYPES = {
     "UntypedStorage": "uint8",
     "ByteStorage": "uint8",
@@ -83,9 +84,56 @@ class Inert:
         """Ignore the value."""
 
 
+class Stated(Inert):
+    """A placeholder that remembers the attributes that a pickle gives it, as plain values."""
+
+    __slots__ = ("state",)
+    state: dict[Any, Any]
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        self = super().__new__(cls)
+        self.state = {}
+        return self
+
+    def __setstate__(self, state: object) -> None:
+        """Keep it, if it is a mapping."""
+        if isinstance(state, dict):
+            self.state = state
+
+
+class Placement(NamedTuple):
+    """How a DTensor lies on one dimension of a mesh of ranks: `Shard` along its own dimension `dim`, `Replicate`, or
+    what else torch calls it."""
+
+    kind: str
+    dim: int | None
+
+
+class Distributed(Inert):
+    """A DTensor: what one rank holds of a tensor. Elsewhere than among shards it is as inert as any.
+
+    Attributes:
+        shape, dtype: of the whole tensor.
+        local: the rank's part.
+        placements: one for each dimension of the mesh.
+    """
+
+    __slots__ = ("dtype", "local", "placements", "shape")
+    global_name = "torch.distributed.tensor.DTensor"
+    shape: tuple[int, ...]
+    dtype: DType
+    local: TensorRef
+    placements: tuple[Placement, ...]
+
+
+_STATED = frozenset({"DTensorSpec", "Shard", "Replicate"})
+_DISTRIBUTED = "torch.distributed."
+
+
 def inert(global_name: str) -> type[Inert]:
     """A placeholder for one global. A class, because a pickle may only make objects of classes."""
-    return type("Inert", (Inert,), {"__slots__": (), "global_name": global_name})
+    remembers = global_name.startswith(_DISTRIBUTED) and global_name.rpartition(".")[2] in _STATED
+    return type("Inert", (Stated if remembers else Inert,), {"__slots__": (), "global_name": global_name})
 
 
 class _Unalterable:
@@ -237,13 +285,41 @@ def _rebuild_parameter(data: object, *_: object) -> TensorRef | Inert:
     return data
 
 
-def _rebuild_from_type_v2(rebuild: object, kind: object, arguments: object, _state: object) -> object:
+def _rebuild_from_type_v2(rebuild: object, kind: object, arguments: object, state: object) -> object:
     """A tensor of a Python type: a plain one with attributes, or of a subclass, whose bytes could mean anything."""
     if not isinstance(kind, type) or not issubclass(kind, Inert) or not isinstance(arguments, tuple):
         raise UnpicklingError("a tensor's type is not one")
     if isinstance(rebuild, Function) and kind.global_name in _DENSE_TYPES:
         return rebuild(*arguments)
+    if kind.global_name.startswith(_DISTRIBUTED) and kind.global_name.endswith(".DTensor"):
+        return _distributed(arguments, state) or kind()
     return kind()
+
+
+def _distributed(arguments: tuple[object, ...], state: object) -> Distributed | None:
+    """A DTensor, as `torch._utils._rebuild_wrapper_subclass` is given it; None where it is not as torch saves one."""
+    attributes = state[1] if isinstance(state, tuple) and len(state) == _SLOTTED else state
+    match arguments, attributes:
+        case (_, type() as element, shape, *_), {"_local_tensor": TensorRef() as local, "_spec": Stated() as spec}:
+            dtype = BY_NAME.get(element.global_name.removeprefix("torch.")) if issubclass(element, Inert) else None
+            placements = spec.state.get("placements")
+            if dtype is None or not _is_sizes(shape) or not isinstance(placements, tuple):
+                return None
+            if not all(isinstance(each, Inert) for each in placements):
+                return None
+            made = Distributed()
+            made.shape, made.dtype, made.local = shape, dtype, local
+            made.placements = tuple(map(_placement, placements))
+            return made
+    return None
+
+
+def _placement(value: Inert) -> Placement:
+    dim = value.state.get("dim") if isinstance(value, Stated) else None
+    kind = value.global_name.rpartition(".")[2]
+    if kind != "Shard":
+        return Placement(kind, None)
+    return Placement(kind, dim) if _is_size(dim) else Placement("Shard of no dimension", None)
 
 
 def _size(sizes: object) -> object:

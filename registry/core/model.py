@@ -120,9 +120,9 @@ class Checkpoint:
     """One checkpoint, read once.
 
     Attributes:
-        path: absolute path of the file that holds the tensors.
-        digest: sha256 of that file's bytes: the checkpoint digest.
-        size: its length in bytes.
+        path: absolute path of the file that holds the tensors, or of the directory of several.
+        digest: sha256 of that file's bytes, or of the list of several: the checkpoint digest.
+        size: the length in bytes of all of them.
         reader: name of the reader that understood it.
         manifest: the manifest entry it was checked against, or None where there was no manifest.
         lora: the LoRA in it.

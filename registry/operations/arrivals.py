@@ -116,8 +116,7 @@ class Intake:
             return None
         file, digest, size = listed_digest(path)
         if digest is None:
-            file, digest = identify(path)
-            size = os.path.getsize(file)
+            _, digest = identify(path)
         of_it = index.exported_from(digest, _MOST)
         there = [each for each in of_it if self.store.contains(each)]
         for adapter in there or [each for each in of_it if gone.standing(self.store, each) is not None]:
