@@ -42,6 +42,7 @@ from registry.served.weights import INDEX, open_weights
 from tests.fuzz import asked
 from tests.support import scoring
 from tests.support.runs import contents, lora_state, write_checkpoint
+from tests.support.sharding import sharded
 from tests.support.trees import rewrite
 from tests.support.values import digest_of
 
@@ -49,6 +50,7 @@ Run = Callable[[bytes, Path], None]
 """Does what readers do with the damaged bytes; the directory is empty and may be written to."""
 
 _KINDS = (records.EXPORT, records.COMPARISON, records.ALIAS, records.SCORE, records.REMOVAL)
+_VERL, _HF, _SHARD, _META = "global_step_3", "checkpoint-3", "model_world_size_1_rank_0.pt", "lora_train_meta.json"
 CORPUS = Path(__file__).parent / "corpus"
 
 
@@ -82,6 +84,8 @@ def make_targets(scratch: Path) -> dict[str, Target]:
     manifest = (directory / "manifest.json").read_bytes()
     weights, settings = (stored / WEIGHTS).read_bytes(), (stored / CONFIG).read_bytes()
     base = to_safetensors(_base())
+    actor = sharded(scratch / "actor", 1)
+    shard, meta = (actor / _SHARD).read_bytes(), (actor / _META).read_bytes()
     made = _made_records(home, digest)
     sums = f"{hashlib.sha256(checkpoint).hexdigest()}  trainer.pt\n".encode()
     listed = json.loads(manifest)["files"]
@@ -108,6 +112,19 @@ def make_targets(scratch: Path) -> dict[str, Target]:
             "json",
             (b'{"model_type": "gpt2", "tie_word_embeddings": true, "text_config": {"vocab_size": 8}}',),
             _plan(weights, settings, base),
+        ),
+        Target("shard", "zip", (shard,), _run_file(f"{_VERL}/actor/{_SHARD}", {f"{_VERL}/actor/{_META}": meta}, _VERL)),
+        Target(
+            "verl-meta",
+            "json",
+            (meta, b'{"r": 2, "lora_alpha": 4}'),
+            _run_file(f"{_VERL}/lora_train_meta.json", {f"{_VERL}/actor/{_SHARD}": shard}, _VERL),
+        ),
+        Target(
+            "trainer-state",
+            "json",
+            (b'{"global_step": 3, "log_history": [{"loss": 0.5}]}',),
+            _run_file(f"{_HF}/trainer_state.json", {f"{_HF}/{WEIGHTS}": weights, f"{_HF}/{CONFIG}": settings}, _HF),
         ),
         Target("record", "json", tuple(made), _read_record),
         Target(
@@ -238,10 +255,10 @@ def _put(directory: Path, files: dict[str, bytes]) -> None:
         (directory / name).write_bytes(data)
 
 
-def _run_file(name: str, others: dict[str, bytes]) -> Run:
+def _run_file(name: str, others: dict[str, bytes], checkpoint: str = "ckpt/iter-3") -> Run:
     def run(data: bytes, directory: Path) -> None:
         _put(directory, {name: data, **others})
-        read_checkpoint(str(directory / "ckpt" / "iter-3"))
+        read_checkpoint(str(directory / checkpoint))
 
     return run
 
