@@ -75,4 +75,4 @@ def ago(now: str, span: dt.timedelta) -> str:
     """The time that lies so long before `now`; where there is none, the first that there is."""
     moment = dt.datetime.fromisoformat(now)
     first = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
-    return text_of(max(first, moment - span) if span < moment - first else first)
+    return text_of(moment - span if span < moment - first else first)

@@ -39,7 +39,7 @@ class Collected:
         return sum(each.bytes for each in self.gone)
 
 
-def gc(store: Store, index: Index, policy: Policy, *, now: str, who: str, dry_run: bool = False) -> Collected:
+def gc(store: Store, index: Index, policy: Policy, *, now: str, who: str, dry_run: bool) -> Collected:
     """Remove the adapters that a policy lets go. Whatever somebody begins to rely on meanwhile stays.
 
     Raises:

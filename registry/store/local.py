@@ -105,7 +105,6 @@ class LocalStore:
         final = self.directory(digest)
         if not self.contains(digest):
             return False
-        self.make_shard(digest)
         with staging_directory(self._home, _STAGING) as stage:  # deleted at the end, by the next sweep if not by us
             with translated(final):
                 try:
