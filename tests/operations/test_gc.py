@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from registry import Digest, Refused, Registry
+from registry import Digest, IntegrityError, Refused, Registry
 from registry.core import records
 from registry.core.summary import AdapterSummary
 from registry.store import LocalStore
 from tests.support.process import COMMAND, CommandLine
 from tests.support.runs import contents, lora_state, write_checkpoint
 from tests.support.scoring import add_run, result_of, write_score_run
-from tests.support.trees import snapshot
+from tests.support.trees import flip, snapshot
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +84,39 @@ def test_what_goes_is_what_the_rule_says_and_what_the_dry_run_told(
         assert size == sum(path.stat().st_size for path in Path(registry.path(digest.hex)).iterdir())
     done = registry.gc(**options)
     assert done == told
+    assert done.bytes == sum(sizes.values())
     assert {each.digest for each in registry.newest(99)} == kept
     assert set(LocalStore(registry.home).digests()) == kept
     for digest in sizes:
         (record,) = LocalStore(registry.home).records(digest, records.REMOVAL)
         assert str(record.predicate["reason"]).startswith("gc: ")
+
+
+def place(registry: Registry, digest: Digest) -> Path:
+    return Path(registry.home) / "adapters" / digest.hex[:2] / digest.hex
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_adapter_whose_files_are_gone_already_is_passed_over_and_the_others_go(
+    dry_run: bool, registry: Registry
+) -> None:
+    first, *others = registry.gc(keep_last=0, dry_run=True).gone
+    shutil.rmtree(place(registry, first.digest))
+    done = registry.gc(keep_last=0, dry_run=dry_run)
+    assert (done.gone, done.failed) == (tuple(others), ())
+    assert [place(registry, each.digest).exists() for each in others] == [dry_run] * len(others)
+    assert LocalStore(registry.home).records(first.digest, records.REMOVAL) == []
+
+
+def test_adapter_that_cannot_be_removed_is_told_and_stays_and_the_others_go(registry: Registry) -> None:
+    first, *others = registry.gc(keep_last=0, dry_run=True).gone
+    (record,) = (Path(registry.home) / "records" / first.digest.hex[:2] / first.digest.hex).glob("export-*")
+    flip(record)
+    done = registry.gc(keep_last=0)
+    assert [(type(error), error.path) for error in done.failed] == [(IntegrityError, str(record))]
+    assert done.gone == tuple(others)
+    assert {each.digest for each in others}.isdisjoint(LocalStore(registry.home).digests())
+    assert place(registry, first.digest).exists()
 
 
 def test_age_counts_from_the_first_export(registry: Registry) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from registry.core import records
 from registry.core.digest import Digest
-from registry.core.errors import IntegrityError, RegistryError, StorageError
-from registry.store import LocalStore
-from tests.store.contract import FILES, OTHER, A, StoreContract, publish
+from registry.core.errors import IntegrityError, NotFound, RegistryError, StorageError
+from registry.store import LocalStore, local
+from tests.store.contract import FILES, OTHER, A, B, StoreContract, publish
 from tests.support.trees import contents, flip
 
 WEEK = 7 * 24 * 3600
@@ -238,3 +239,46 @@ def test_what_another_machine_stages_is_given_a_week(age: float, stays: bool, ba
     os.utime(foreign, (time.time() - age,) * 2)
     publish(backend.store, A)
     assert foreign.exists() == stays
+
+
+def test_record_is_taken_up_to_the_length_that_is_read_back_and_no_longer(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits, too_long = (records.make(records.EXPORT, A, {"text": "x" * length}) for length in (100, 101))
+    monkeypatch.setattr(local, "MAX_RECORD", len(fits.data))
+    backend.store.put_record(fits)
+    with pytest.raises(StorageError, match="too large") as caught:
+        backend.store.put_record(too_long)
+    assert (caught.value.key, caught.value.found) == (too_long.name, len(too_long.data))
+    assert [each.digest for each in backend.store.records(A)] == [fits.digest]
+    assert list(backend.records()) == [(A, fits.name)]
+
+
+def test_adapter_that_is_not_there_is_named_by_its_digest(backend: LocalBackend) -> None:
+    backend.plant(B, FILES)
+    with pytest.raises(NotFound, match="no such adapter") as caught:
+        backend.store.open(A, "weights.bin")
+    assert caught.value.key == str(A)
+
+
+def test_shard_that_became_a_link_keeps_an_adapter_from_being_set_aside(backend: LocalBackend, tmp_path: Path) -> None:
+    backend.plant(A, FILES)
+    shard = backend.home / "adapters" / A.hex[:2]
+    shard.rename(tmp_path / "moved")
+    shard.symlink_to(tmp_path / "moved")
+    with pytest.raises(IntegrityError, match="is a link") as caught:
+        backend.store.set_aside(A)
+    assert caught.value.path == str(shard)
+    assert contents(tmp_path / "moved" / A.hex) == FILES
+    assert list((backend.home / "quarantine").iterdir()) == []
+
+
+def test_adapter_that_is_set_aside_is_counted_and_lies_where_it_is_said(backend: LocalBackend) -> None:
+    kept = []
+    for number in range(2):
+        assert backend.store.quarantined() == number
+        backend.plant(A, FILES)
+        kept.append(backend.store.set_aside(A))
+    assert backend.store.quarantined() == len({*kept}) == 2
+    assert [contents(Path(each)) for each in kept] == [FILES, FILES]
+    assert not backend.store.contains(A)
