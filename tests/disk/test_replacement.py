@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import subprocess
 import sys
@@ -141,6 +143,87 @@ def test_two_at_once_do_not_meet_and_the_last_one_stays(out: Path) -> None:
     replace(out, another)
     assert contents(out) == NEW
     assert list(out.parent.iterdir()) == [out]
+
+
+class Refusing:
+    """A C library whose exchange of two names fails with `code`, or which has none."""
+
+    def __init__(self, code: int | None) -> None:
+        if code is not None:
+            self.renameat2 = lambda *_: ctypes.set_errno(code) or -1
+
+
+def without_exchange(monkeypatch: pytest.MonkeyPatch, code: int | None = errno.EINVAL) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Refusing(code))
+
+
+CANNOT = [errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM, None]
+
+
+@pytest.mark.parametrize("code", CANNOT)
+def test_where_two_names_cannot_be_exchanged_the_old_directory_makes_way(
+    code: int | None, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_exchange(monkeypatch, code)
+    replace(out)
+    assert contents(out) == NEW
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_exchange_that_fails_leaves_the_old_directory_and_says_why(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_exchange(monkeypatch, errno.EIO)
+    before = snapshot(out)
+    with pytest.raises(StorageError, match="input/output error") as caught:
+        replace(out)
+    assert caught.value.path == str(out)
+    assert snapshot(out) == before
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_old_directory_comes_back_where_the_new_one_cannot_follow(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_exchange(monkeypatch)
+    before, rename, renamed = snapshot(out), os.rename, []
+
+    def failing(source: str, target: str) -> None:
+        renamed.append((source, target))
+        if len(renamed) == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(StorageError, match="input/output error"):
+        replace(out)
+    assert snapshot(out) == before
+    assert list(out.parent.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("add", [add_file, add_directory, add_link, add_pipe])
+def test_what_somebody_puts_there_meanwhile_is_kept_where_two_names_cannot_be_exchanged(
+    add: Callable[[Path], None], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_exchange(monkeypatch)
+    with pytest.raises(OutputExists, match="other files"):
+        replace(out, lambda: add(out))
+    assert (out / "two").read_bytes() == b"old"
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_no_more_than_three_of_the_other_files_are_named_in_their_order(out: Path) -> None:
+    for name in ("d", "b", "a", "c"):
+        (out / name).touch()
+    with pytest.raises(OutputExists) as caught:
+        replace(out)
+    assert caught.value.found == "a, b, c"
+
+
+def test_no_descriptor_is_left_open_whatever_happens(out: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    replace(out)
+    with pytest.raises(KeyboardInterrupt):
+        replace(out, fail)
+    with pytest.raises(OutputExists):
+        replace(out, lambda: add_file(out))
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_reader_always_finds_one_of_the_two(tmp_path: Path) -> None:
