@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from registry.core import records
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, NotFound, RegistryError, StorageError
 from registry.store import LocalStore, local
+from registry.store.staging import is_staging_name
 from tests.store.contract import FILES, OTHER, A, B, StoreContract, publish
 from tests.support.trees import contents, flip
 
@@ -261,16 +263,82 @@ def test_adapter_that_is_not_there_is_named_by_its_digest(backend: LocalBackend)
     assert caught.value.key == str(A)
 
 
-def test_shard_that_became_a_link_keeps_an_adapter_from_being_set_aside(backend: LocalBackend, tmp_path: Path) -> None:
+@pytest.mark.parametrize("act", [LocalStore.set_aside, LocalStore.remove])
+def test_shard_that_became_a_link_keeps_its_adapters_from_being_moved(
+    act: Callable[[LocalStore, Digest], object], backend: LocalBackend, tmp_path: Path
+) -> None:
     backend.plant(A, FILES)
     shard = backend.home / "adapters" / A.hex[:2]
     shard.rename(tmp_path / "moved")
     shard.symlink_to(tmp_path / "moved")
     with pytest.raises(IntegrityError, match="is a link") as caught:
-        backend.store.set_aside(A)
+        act(backend.store, A)
     assert caught.value.path == str(shard)
     assert contents(tmp_path / "moved" / A.hex) == FILES
-    assert list((backend.home / "quarantine").iterdir()) == []
+    assert backend.store.quarantined() == 0
+
+
+def test_removing_from_a_store_that_there_is_not_makes_none(backend: LocalBackend) -> None:
+    assert not backend.store.remove(A)
+    assert not backend.home.exists()
+
+
+RECORD = records.make(records.EXPORT, A, {"n": 1})
+MOVES: dict[str, tuple[Callable[[LocalStore], object], str]] = {
+    "publish": (lambda store: publish(store, B), f"adapters/{B.hex[:2]}/{B.hex}"),
+    "remove": (lambda store: store.remove(A), f"adapters/{A.hex[:2]}/{A.hex}"),
+    "set_aside": (lambda store: store.set_aside(A), f"quarantine/{A.hex}-"),
+    "put_record": (lambda store: store.put_record(RECORD), f"pending/{RECORD.name}"),
+    "settle": (lambda store: store.settle(RECORD), f"pending/{RECORD.name}"),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_disk_that_fails_to_move_something_is_a_storage_error_that_names_it(
+    name: str, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(backend.store, A)
+    if name == "settle":
+        backend.store.announce(RECORD)
+
+    def failing(*_: str, **__: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "unlink" if name == "settle" else "rename", failing)
+    act, path = MOVES[name]
+    with pytest.raises(StorageError, match="input/output error") as caught:
+        act(backend.store)
+    monkeypatch.undo()
+    assert str(caught.value.path).startswith(str(backend.home / path))
+    assert backend.adapters() == {A: FILES}
+    assert backend.records() == {}
+
+
+def test_settling_what_was_never_announced_is_no_error(backend: LocalBackend) -> None:
+    backend.store.settle(RECORD)
+    assert not backend.home.exists()
+
+
+def test_what_belongs_to_nothing_is_told_and_what_does_is_not(backend: LocalBackend) -> None:
+    publish(backend.store, A)
+    backend.store.put_record(RECORD)
+    home, shard = backend.home, A.hex[:2]
+    with backend.store.stage():
+        assert list(backend.store.strays()) == []
+        strays = [
+            *(home / place / name for place in ("adapters", "records") for name in (".x", f"{shard}0", shard.upper())),
+            *(home / place / shard / name for place in ("adapters", "records") for name in ("lost", A.hex[:63])),
+            *(home / place / "00" / A.hex for place in ("adapters", "records")),
+            home / "adapters" / shard / f"{shard}{'0' * 62}",
+            home / "records" / shard / A.hex / "export",
+            home / "pending" / "export",
+            home / "staging" / "mine",
+        ]
+        for path in strays:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"")
+        (home / "adapters" / shard / A.hex / "not a record").write_bytes(b"")
+        assert sorted(backend.store.strays()) == sorted(map(str, strays))
 
 
 def test_adapter_that_is_set_aside_is_counted_and_lies_where_it_is_said(backend: LocalBackend) -> None:
@@ -282,3 +350,80 @@ def test_adapter_that_is_set_aside_is_counted_and_lies_where_it_is_said(backend:
     assert backend.store.quarantined() == len({*kept}) == 2
     assert [contents(Path(each)) for each in kept] == [FILES, FILES]
     assert not backend.store.contains(A)
+
+
+def leave(backend: LocalBackend, pid: str) -> Path:
+    """What a process of this machine left in staging: old, and named as this process names its own."""
+    with backend.store.stage() as stage:
+        place, _, rest = Path(stage.files.directory).name.split("~")
+    left = backend.home / "staging" / f"{place}~{pid}~{rest}"
+    (left / "inner").mkdir(parents=True)
+    os.utime(left, (0, 0))
+    return left
+
+
+@pytest.fixture
+def dead() -> str:
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return str(process.pid)
+
+
+@pytest.mark.parametrize("answer", [PermissionError, OverflowError, None])
+def test_what_a_process_staged_is_left_alone_unless_it_is_known_to_be_gone(
+    answer: type[Exception] | None, dead: str, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = leave(backend, dead if answer is not OverflowError else "9" * 18)  # more than any process has
+    if answer is PermissionError:  # it is there, and another user's
+
+        def theirs(_pid: int, _signal: int) -> None:
+            raise PermissionError
+
+        monkeypatch.setattr(os, "kill", theirs)
+    publish(backend.store, A)
+    assert left.exists() == (answer is not None)
+
+
+def test_where_the_kernel_does_not_tell_its_boot_the_hosts_name_tells_whose_staging_it_is(
+    dead: str, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = leave(backend, dead)
+    os.utime(elsewhere)
+    readlink = os.readlink
+
+    def untold(path: str) -> str:
+        if path == "/proc/self/ns/pid":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", untold)
+    here = leave(backend, dead)
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    another = leave(backend, dead)
+    os.utime(another)
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "readlink", untold)
+    publish(backend.store, A)
+    assert [path.exists() for path in (elsewhere, here, another)] == [True, False, True]
+
+
+def test_staging_that_its_owner_has_just_removed_is_no_error(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda where: [*listdir(where), "0123456789abcdef~1~fedc"])
+    assert publish(backend.store, A)
+
+
+def test_staging_directories_tell_machine_and_process_and_no_two_have_one_name(backend: LocalBackend) -> None:
+    names = set()
+    for _ in range(2):
+        with backend.store.stage() as stage:
+            name = Path(stage.files.directory).name
+            names.add(name)
+            assert is_staging_name(name)
+            assert name.split("~")[1] == str(os.getpid())
+    assert len(names) == 2
+    for other in (f"{name}~0", f"x{name}", name.replace("~", "-"), name.upper(), f"{name}\n"):
+        assert not is_staging_name(other)
