@@ -258,7 +258,7 @@ class StoreContract:
     def test_announced_record_is_no_record_yet(self, backend: Backend) -> None:
         store, record = backend.store, records.make(records.COMPARISON, A, {"n": 1})
         store.announce(record)
-        store.announce(record)
+        store.announce(replace(record, data=b"never written"))
         assert [each.digest for each in store.unsettled()] == [record.digest]
         assert list(store.subjects()) == store.records(A) == []
         assert backend.records() == {}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -314,6 +315,42 @@ def test_disk_that_fails_to_move_something_is_a_storage_error_that_names_it(
     assert backend.records() == {}
 
 
+def test_record_that_is_removed_between_listing_and_reading_is_passed_over(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.store.put_record(RECORD)
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda where: [f"export-{'0' * 64}.json", *listdir(where)])
+    assert [each.digest for each in backend.store.records(A)] == [RECORD.digest]
+    assert [each.digest for each in backend.store.unsettled()] == [RECORD.digest]
+
+
+def test_records_that_cannot_be_listed_are_a_storage_error_that_names_their_directory(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.store.put_record(RECORD)
+
+    def failing(_directory: int) -> list[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "listdir", failing)
+    for ask, place in ((backend.store.unsettled, "pending"), (partial(backend.store.records, A), "records")):
+        with pytest.raises(StorageError, match="input/output error") as caught:
+            ask()
+        assert str(caught.value.path).startswith(str(backend.home / place))
+
+
+def test_file_in_the_place_of_an_adapters_records_is_no_record_and_a_pipe_there_an_error(backend: LocalBackend) -> None:
+    place = backend.home / "records" / A.hex[:2] / A.hex
+    place.parent.mkdir(parents=True)
+    place.touch()
+    assert backend.store.records(A) == []
+    place.unlink()
+    os.mkfifo(place)
+    with pytest.raises(StorageError, match="not a directory"):
+        backend.store.records(A)
+
+
 def test_settling_what_was_never_announced_is_no_error(backend: LocalBackend) -> None:
     backend.store.settle(RECORD)
     assert not backend.home.exists()
@@ -427,3 +464,17 @@ def test_staging_directories_tell_machine_and_process_and_no_two_have_one_name(b
     assert len(names) == 2
     for other in (f"{name}~0", f"x{name}", name.replace("~", "-"), name.upper(), f"{name}\n"):
         assert not is_staging_name(other)
+
+
+def test_link_in_an_adapters_place_and_one_that_has_just_gone_are_no_strays(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Opening the one refuses it, and the other is nothing any more."""
+    place = backend.home / "adapters" / A.hex[:2]
+    place.mkdir(parents=True)
+    (place / A.hex).symlink_to(tmp_path)
+    listdir = os.listdir
+    gone = f"{A.hex[:2]}{'0' * 62}"
+    monkeypatch.setattr(os, "listdir", lambda where: [*listdir(where), *[gone] * (A.hex in listdir(where))])
+    assert list(backend.store.strays()) == []
+    assert backend.store.contains(A)
