@@ -22,10 +22,11 @@ from registry.core import records, times
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, RegistryError, StorageError, shown
 from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
+from registry.core.records import Record
 from registry.disk import hash_file
 from registry.operations import against_index, seal
 from registry.operations.gone import standing
-from registry.store import Store
+from registry.store import Store, pass_over
 
 if TYPE_CHECKING:
     from registry.index import Index
@@ -160,7 +161,7 @@ def _check_records(store: Store, subject: Digest) -> list[Finding]:
     exports = [each for each in known if each.kind == records.EXPORT]
     removal = standing(store, subject)
     stored = store.contains(subject)
-    if stored and removal is not None and store.contains(subject):
+    if removal is not None and _came_back(store, removal):
         hint = "Run `aorlta-reg add` on its checkpoint to have it again, or `aorlta-reg rm` to be rid of it"
         error = IntegrityError("is stored although it was removed", key=str(subject), hint=hint)
         found.append(Finding(subject, Check.RECORD, error))
@@ -168,6 +169,20 @@ def _check_records(store: Store, subject: Digest) -> list[Finding]:
         error = IntegrityError("is recorded, but its files are gone", key=str(subject), hint=_LOST)
         found.append(Finding(subject, Check.FILES, error))
     return found
+
+
+def _came_back(store: Store, removal: Record) -> bool:
+    """Whether an adapter is stored after its removal is over, and nobody has exported it since.
+
+    A removal is announced until the files are gone, and an export from before they are there.
+    """
+    subject = removal.subject
+    if removal.digest in {each.digest for each in seal.announced(store, subject, records.REMOVAL)}:
+        return False
+    if not store.contains(subject):
+        return False
+    last = standing(store, subject)
+    return last is not None and last.digest == removal.digest
 
 
 def _check_index(store: Store, index: Index, only: Sequence[Digest] | None) -> list[Finding]:
@@ -256,7 +271,7 @@ def _stated(predicate: dict[str, Any], name: str) -> dict[str, Any]:
     return {}
 
 
-def _untrue(record: records.Record, key: str, stated: object, actual: object) -> IntegrityError:
+def _untrue(record: Record, key: str, stated: object, actual: object) -> IntegrityError:
     problem, found = "the record states what is not so", shown(stated)
     path = record.path or record.name
     return IntegrityError(problem, path=path, key=key, found=found, expected=shown(actual), hint=_UNTRUE)
@@ -270,7 +285,8 @@ def _check_seal(store: Store, digest: Digest) -> tuple[list[Finding], seal.Seal 
         return [Finding(digest, Check.SEAL, error)], None
     problem = "the export that its manifest states is not recorded"
     announced = {each.digest for each in seal.announced(store, digest)}
-    lost = [each for each in sealed.missing if each.digest not in announced]
+    recorded = {each.digest for each in store.records(digest, records.EXPORT, pass_over)}  # settled meanwhile
+    lost = [each for each in sealed.missing if each.digest not in announced | recorded]
     unrecorded = IntegrityError(problem, path=MANIFEST, key=str(digest))
     return [Finding(digest, Check.RECORD, unrecorded) for _ in lost], sealed
 
