@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from registry.core.errors import NotFound, OutputExists, Refused, StorageError
-from registry.disk import OutputDirectory
+from registry.disk import NewFiles, OutputDirectory
 from tests.support.trees import contents, snapshot
 
 FILES = {"one.bin": b"1" * 1000, "two.json": b"{}\n"}
@@ -253,3 +254,26 @@ def test_no_descriptor_is_left_open_whatever_happens(out: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             publish(out.with_name("other"), fail, **options)
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_file_that_the_disk_does_not_take_whole_is_a_storage_error_that_names_it(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        files = NewFiles(str(tmp_path), 0o666)
+        with pytest.raises(StorageError, match="file too large") as caught:
+            files.write("one.bin", [FILES["one.bin"]])
+        files.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.path == str(tmp_path / "one.bin")
+
+
+def test_files_are_closed_once_they_are_on_the_disk(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    files = NewFiles(str(tmp_path), 0o666)
+    assert [files.write(name, [data[:1], data[1:]]) for name, data in FILES.items()] == [1000, 3]
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 2, "an error in writing them back is told to who has them"
+    files.sync()
+    assert os.listdir("/proc/self/fd") == before
+    assert contents(tmp_path) == FILES

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.core.errors import OutputExists, StorageError
+from registry.core.errors import NotFound, OutputExists, StorageError
 from registry.disk import Replacement
 from tests.support.trees import contents, snapshot
 
@@ -154,7 +154,11 @@ class Refusing:
 
 
 def without_exchange(monkeypatch: pytest.MonkeyPatch, code: int | None = errno.EINVAL) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Refusing(code))
+    def library(name: None, *, use_errno: bool = False) -> Refusing:
+        assert name is None
+        return Refusing(code if use_errno or code is None else 0)
+
+    monkeypatch.setattr(ctypes, "CDLL", library)
 
 
 CANNOT = [errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM, None]
@@ -168,6 +172,15 @@ def test_where_two_names_cannot_be_exchanged_the_old_directory_makes_way(
     replace(out)
     assert contents(out) == NEW
     assert list(out.parent.iterdir()) == [out]
+
+
+def test_where_they_can_be_exchanged_neither_is_ever_away(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(source: str, target: str) -> None:
+        raise AssertionError(source, target)
+
+    monkeypatch.setattr(os, "rename", away)
+    replace(out)
+    assert contents(out) == NEW
 
 
 def test_exchange_that_fails_leaves_the_old_directory_and_says_why(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +219,54 @@ def test_what_somebody_puts_there_meanwhile_is_kept_where_two_names_cannot_be_ex
         replace(out, lambda: add(out))
     assert (out / "two").read_bytes() == b"old"
     assert list(out.parent.iterdir()) == [out]
+
+
+def test_what_somebody_put_there_is_kept_even_if_it_cannot_be_put_back(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_exchange(monkeypatch)
+    rename, renamed = os.rename, []
+
+    def failing(source: str, target: str) -> None:
+        renamed.append((source, target))
+        if len(renamed) == 3:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(StorageError, match="input/output error") as caught:
+        replace(out, lambda: add_file(out))
+    assert caught.value.path == str(out)
+    assert contents(out) == NEW
+    assert [path.read_text() for path in out.parent.rglob("mine")] == ["mine"]
+
+
+def test_directory_that_is_not_there_is_not_found_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(NotFound) as caught:
+        replace(tmp_path / "out")
+    assert caught.value.path == str(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_disk_without_room_beside_it_is_a_storage_error(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_path: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "mkdir", full)
+    with pytest.raises(StorageError, match="free some space") as caught:
+        replace(out)
+    assert str(caught.value.path).startswith(f"{out}.partial-")
+    assert contents(out) == OLD
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o664), (0o077, 0o600)])
+def test_new_files_have_the_umasks_modes(umask: int, mode: int, out: Path) -> None:
+    before = os.umask(umask)
+    try:
+        replace(out)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {mode}
 
 
 def test_no_more_than_three_of_the_other_files_are_named_in_their_order(out: Path) -> None:

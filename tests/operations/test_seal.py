@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from registry import Digest, IntegrityError, Registry
+from registry import Digest, IntegrityError, NotFound, Registry
 from registry.core import jsontext, records
 from registry.core.layout import CONFIG, MANIFEST, WEIGHTS
 from registry.core.records import Record
@@ -79,6 +79,26 @@ def test_export_that_is_announced_counts_beside_those_that_are_recorded(store: L
     sealed = seal.read_seal(store, digest)
     assert digests(sealed.missing) == [waiting.digest]
     assert digests(sealed.exports) == [recorded.digest, waiting.digest]
+
+
+def test_export_that_is_recorded_and_announced_still_is_missing_nowhere(store: LocalStore, digest: Digest) -> None:
+    (recorded,) = store.records(digest)
+    store.announce(recorded)
+    sealed = seal.read_seal(store, digest)
+    assert (sealed.missing, digests(sealed.exports)) == ((), [recorded.digest])
+
+
+def test_adapter_that_is_not_there_is_not_found_and_one_without_a_file_is_damaged(
+    store: LocalStore, digest: Digest
+) -> None:
+    for ask in (seal.read_seal, seal.verify):
+        with pytest.raises(NotFound):
+            ask(store, OTHER)
+    Path(store.directory(digest), MANIFEST).unlink()
+    for ask in (seal.read_seal, seal.verify):
+        with pytest.raises(IntegrityError, match="a stored file is missing") as caught:
+            ask(store, digest)
+        assert (caught.value.path, caught.value.key) == (MANIFEST, str(digest))
 
 
 @pytest.mark.parametrize("of", ["another adapter", "another kind"])
