@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from registry.core import jsontext, records
 from registry.core.digest import Digest
-from registry.core.errors import IntegrityError, InvalidReference, MalformedFile, NotFound, Refused
+from registry.core.errors import IntegrityError, InvalidReference, MalformedFile, NotFound
 from registry.core.layout import ADAPTER_FILES, CONFIG, MANIFEST, WEIGHTS
 from registry.core.records import Record
 from registry.disk import Comparison, blocks, hash_file
@@ -133,11 +133,11 @@ def opened(store: Store, digest: Digest, name: str) -> BinaryIO:
 
     Raises:
         NotFound: no such adapter.
-        IntegrityError: the adapter is there and the file is not, or is no file.
+        IntegrityError: the adapter is there and the file is not, or is no file or a link.
     """
     try:
         return store.open(digest, name)
-    except (NotFound, Refused) as error:
+    except NotFound as error:
         if not store.contains(digest):
             raise
         raise IntegrityError("a stored file is missing", path=name, key=str(digest), hint=REPAIR) from error
