@@ -20,7 +20,7 @@ from registry.core.model import RunCheckpoint
 from registry.disk import read_small
 
 FILES = (CONFIG, WEIGHTS, PICKLED)
-_UNFINISHED = re.compile(r"(?:tmp|temp)[-_.](?P<after>.+)|(?P<before>.+)[-_.](?:tmp|temp|partial|incomplete)")
+_UNFINISHED = re.compile(r"_?(?:tmp|temp)[-_.](?P<after>.+)|(?P<before>.+)[-_.](?:tmp|temp|partial|incomplete)")
 _DEEPEST = 3  # global_step_5/actor/lora_adapter
 _TRAINER_STATE = "trainer_state.json"
 _VERL_LATEST = "latest_checkpointed_iteration.txt"
@@ -37,6 +37,7 @@ class Layout(NamedTuple):
         adapter: where in that the adapter lies, the likeliest first; "" for the directory itself.
         parents: what the directory that holds the checkpoints is called, below the run's; () for the run's own.
         marker: a file that is written last, where there is one.
+        sign: a file that it always writes beside the adapter, where the directory's name alone could be anyone's.
     """
 
     producer: str
@@ -44,18 +45,31 @@ class Layout(NamedTuple):
     adapter: tuple[str, ...] = ("",)
     parents: tuple[str, ...] = ()
     marker: str | None = None
+    sign: str | None = None
 
 
 LAYOUTS = (
     Layout("transformers", re.compile(r"checkpoint-(?P<step>\d+)")),  # TRL, Unsloth, axolotl, LLaMA-Factory too
     Layout("verl", re.compile(r"global_step_(?P<step>\d+)"), ("actor/lora_adapter", "lora_adapter")),
     Layout("prime-rl", re.compile(r"step_(?P<step>\d+)"), parents=("broadcasts",), marker="STABLE"),
+    Layout("prime-rl", re.compile(r"step_(?P<step>\d+)"), ("lora_adapters",), ("weights",), "STABLE"),
     Layout("areal", re.compile(r"epoch\d+epochstep\d+globalstep(?P<step>\d+)")),
     Layout("nemo-automodel", re.compile(r"epoch_\d+_step_(?P<step>\d+)"), ("model",)),
     Layout("openrlhf", re.compile(r"global_step(?P<step>\d+)_hf")),
-    Layout("torchtune", re.compile(r"epoch_(?P<step>\d+)")),
-    Layout("miles", re.compile(r"iter_(?P<step>\d+)")),
+    Layout("torchtune", re.compile(r"epoch_(?P<step>\d+)"), sign="adapter_model.pt"),
+    Layout("miles", re.compile(r"iter_(?P<step>\d+)"), ("adapter",)),
 )
+_OWN_FORMS = (
+    (
+        re.compile(r"adapter_model\.pt|adapter_\d+\.pt"),
+        f"torchtune's own names and order of rows; it writes {WEIGHTS} beside it, for the models that it can convert",
+    ),
+    (
+        re.compile(r"adapter_megatron_.+\.pt"),
+        f"a shard in Megatron's own form; miles writes {PICKLED} beside it, unless its export failed",
+    ),
+)
+"""What trainers also write, for themselves: no base has these names."""
 
 
 class Found(NamedTuple):
@@ -79,11 +93,13 @@ class Found(NamedTuple):
 def around(path: str) -> Found | None:
     """The checkpoint that a path is, or that its adapter's directory or file is in. Links are followed."""
     directory = os.path.realpath(path if os.path.isdir(path) else os.path.dirname(path))
-    inside = ""
+    lies_here, inside = _has_any(directory), ""
     for _ in range(_DEEPEST):
         for layout in LAYOUTS:
             found = _found(layout, directory)
-            if found is not None and any(_begins(place, inside) for place in layout.adapter):
+            if found is not None and any(
+                place == inside if lies_here else _begins(place, inside) for place in layout.adapter
+            ):
                 return found
         directory, name = os.path.split(directory)
         inside = f"{name}/{inside}" if inside else name
@@ -167,6 +183,17 @@ def stated_lora(found: Found) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
+def own_form(directory: str) -> tuple[str, str] | None:
+    """A file in a trainer's own form, in a directory or where an adapter would be in it, and why it is not read."""
+    found = around(directory)
+    for place in dict.fromkeys((directory, *(() if found is None else (found.adapter,)))):
+        for name in sorted(names(place)):
+            for form, reason in _OWN_FORMS:
+                if form.fullmatch(name):
+                    return os.path.join(place, name), reason
+    return None
+
+
 def _found(layout: Layout, directory: str) -> Found | None:
     parent, name = os.path.split(directory)
     if layout.parents and os.path.basename(parent) not in layout.parents:
@@ -178,6 +205,8 @@ def _found(layout: Layout, directory: str) -> Found | None:
     if step is None:
         return None
     places = [os.path.join(directory, place) if place else directory for place in layout.adapter]
+    if layout.sign is not None and not any(os.path.lexists(os.path.join(place, layout.sign)) for place in places):
+        return None
     return Found(layout, directory, next(filter(_has_any, places), places[0]), step, affixed is not None)
 
 

@@ -18,6 +18,7 @@ DOCUMENTED = ("lora", "state")
 
 _FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<factor>[ABab])(?:\.default)?(?:\.weight)?")
 _NOT_WEIGHTS = frozenset({"optimizer", "optim", "optimizer_state", "optimizer_states", "grad", "grads", "gradients"})
+_TORCHTUNE = re.compile(r"(?:decoder\.)?layers\.\d+\.(?:attn\.(?:[qkv]_proj|output_proj)|mlp\.w[123])")
 _SAMPLE = 5
 
 
@@ -72,6 +73,7 @@ def find_lora(contents: object, path: str) -> FoundLora:
         module, removed = unwrapped(match["module"])
         stripped |= removed
         _check_name(module, key, path)
+        _refuse_torchtune(module, key, path)
         slot = (module, match["factor"].upper())
         if slot in factors:
             raise UnsupportedLora(
@@ -165,6 +167,17 @@ def _refuse_other_lora(candidate: _Candidate, path: str) -> None:
 def _check_name(module: str, key: str, path: str) -> None:
     if not module or not key.isprintable() or any(not part or part.isspace() for part in module.split(".")):
         raise UnsupportedLora("not the name of a module", path=path, key=repr(key), found=repr(module))
+
+
+def _refuse_torchtune(module: str, key: str, path: str) -> None:
+    # Its rows of q and k are in another order than those of the base on the hub: renaming would change the function.
+    if _TORCHTUNE.fullmatch(module):
+        raise UnsupportedLora(
+            "torchtune's own names and order of rows, which no base on the hub has",
+            path=path,
+            key=key,
+            hint="Add the directory: torchtune writes the adapter for peft beside this file",
+        )
 
 
 def dense(value: object, key: str, path: str) -> TensorRef:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, Unpack
 
-from registry.checkpoints import aorlta, peft_directory, shards
+from registry.checkpoints import aorlta, layouts, peft_directory, shards
 from registry.checkpoints.manifests import find_listed
 from registry.checkpoints.shards import digest_of
 from registry.checkpoints.unjoined import refusal
 from registry.core.digest import Digest
-from registry.core.errors import NotFound, Refused, RegistryError
+from registry.core.errors import NotFound, Refused, RegistryError, UnsupportedLora
 from registry.core.model import Checkpoint, Parent, ReadOptions, RunCheckpoint
 from registry.disk import hash_file, open_regular, translated
 
@@ -191,6 +191,9 @@ def _require_searchable(directory: str) -> None:
 def _adapter_below(directory: str) -> str:
     below = sorted(each for each in _directories(directory) if peft_directory.is_whole(each))
     if not below:
+        own = layouts.own_form(directory)
+        if own is not None:
+            raise UnsupportedLora("the only LoRA here is in its trainer's own form", path=own[0], found=own[1])
         raise refusal((directory, *_directories(directory))) or _nothing(directory, None)
     if len(below) > 1:
         names = [os.path.relpath(each, directory) for each in below[:_LISTED]]

@@ -19,7 +19,21 @@ from registry.core.errors import UnsupportedLora
 from registry.core.layout import CONFIG, PICKLED, WEIGHTS
 from tests.support.merging import edit_config, llama, load_adapted, make_adapter, make_base
 from tests.support.taking import PREFIX, plain, refused, warnings_of
-from tests.support.trainers import MAKERS, VERBATIM, adapter_in, prime_rl, transformers, verl, weaken
+from tests.support.trainers import (
+    MAKERS,
+    VERBATIM,
+    Maker,
+    adapter_in,
+    miles,
+    prime_rl,
+    prime_rl_weights,
+    producer_of,
+    torchtune,
+    torchtunes_own,
+    transformers,
+    verl,
+    weaken,
+)
 from tests.support.trees import snapshot
 
 STEP = 12
@@ -44,7 +58,7 @@ def producer(request: pytest.FixtureRequest) -> str:
 
 
 def test_every_layout_is_made_by_the_tests() -> None:
-    assert {layout.producer for layout in layouts.LAYOUTS} == MAKERS.keys()
+    assert {layout.producer for layout in layouts.LAYOUTS} == {producer_of(label) for label in MAKERS}
 
 
 def test_peft_loads_what_comes_out_as_what_the_trainer_had(
@@ -56,7 +70,7 @@ def test_peft_loads_what_comes_out_as_what_the_trainer_had(
     added = registry.add(checkpoint, run="mine")
     assert snapshot(tmp_path / "run") == before
     stated = added.manifest
-    assert (stated["checkpoint"]["reader"], stated["run"]["iteration"]) == (producer, STEP)
+    assert (stated["checkpoint"]["reader"], stated["run"]["iteration"]) == (producer_of(producer), STEP)
     file = next(path for path in (adapter_in(checkpoint) / name for name in (WEIGHTS, PICKLED)) if path.exists())
     data = file.read_bytes()
     assert stated["checkpoint"]["sha256"] == hashlib.sha256(data).hexdigest()
@@ -88,7 +102,7 @@ def test_its_directory_that_of_the_adapter_and_the_file_are_one_checkpoint(
     file = next(path for path in adapter.iterdir() if path.name in (WEIGHTS, PICKLED))
     read = [read_checkpoint(str(each)) for each in (checkpoint, *between, adapter, file, tmp_path / "latest")]
     assert {(each.reader, each.provenance.iteration, each.digest) for each in read} == {
-        (producer, STEP, read[0].digest)
+        (producer_of(producer), STEP, read[0].digest)
     }
 
 
@@ -134,12 +148,66 @@ def test_a_half_file_is_refused(producer: str, source: Path, home: Path, tmp_pat
     refused(home, checkpoint, "truncated|shorter|ends|not a zip|cut")
 
 
-def test_prime_rl_without_its_marker_is_refused(source: Path, home: Path, tmp_path: Path) -> None:
-    checkpoint = prime_rl(tmp_path / "run", STEP, source)
+@pytest.mark.parametrize("maker", [prime_rl, prime_rl_weights])
+def test_prime_rl_without_its_marker_is_refused(maker: Maker, source: Path, home: Path, tmp_path: Path) -> None:
+    checkpoint = maker(tmp_path / "run", STEP, source)
     (checkpoint / "STABLE").unlink()
     refused(home, checkpoint, "is not whole yet.*no STABLE, which prime-rl writes last.*Let the trainer finish")
+    refused(home, adapter_in(checkpoint), "is not whole yet.*no STABLE")
     (checkpoint / "STABLE").touch()
     assert Registry(home).add(checkpoint).manifest["run"]["iteration"] == STEP
+
+
+def test_what_prime_rl_gave_its_engines_and_what_it_kept_are_one_adapter(
+    source: Path, home: Path, tmp_path: Path
+) -> None:
+    registry = Registry(home)
+    given, kept = (
+        registry.add(maker(tmp_path / "run", STEP, source), run="mine") for maker in (prime_rl, prime_rl_weights)
+    )
+    assert given.digest == kept.digest
+    assert registry.resolve(f"mine@{STEP}") == given.digest
+
+
+@pytest.mark.parametrize(("name", "inside"), [("epoch_3", ""), ("iter_3", ""), ("step_3", ""), ("step_3", "adapter")])
+def test_a_name_that_anyone_could_give_is_no_producers(name: str, inside: str, source: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(source, tmp_path / name / inside)
+    read = read_checkpoint(str(directory))
+    assert (read.reader, read.provenance.iteration) == ("peft", None)
+
+
+def test_torchtunes_own_file_alone_is_refused_with_the_reason(source: Path, home: Path, tmp_path: Path) -> None:
+    checkpoint = torchtune(tmp_path / "run", STEP, source)
+    (checkpoint / WEIGHTS).unlink()
+    (checkpoint / CONFIG).unlink()
+    error = refused(home, checkpoint, "in its trainer's own form.*torchtune's own names", UnsupportedLora)
+    assert error.path == str(checkpoint / "adapter_model.pt")
+
+
+@pytest.mark.parametrize("name", ["adapter_model.pt", "adapter_0.pt", "anything.pt"])
+def test_torchtunes_own_names_are_never_taken_for_those_of_the_base(name: str, home: Path, tmp_path: Path) -> None:
+    torch.save(torchtunes_own(), tmp_path / name)
+    refused(home, tmp_path / name, "torchtune's own names and order of rows", UnsupportedLora, alpha=8)
+
+
+def test_miles_without_its_export_is_refused_with_the_reason(source: Path, home: Path, tmp_path: Path) -> None:
+    checkpoint = miles(tmp_path / "run", STEP, source)
+    for name in (PICKLED, CONFIG):
+        (checkpoint / "adapter" / name).unlink()
+    for path in (checkpoint, checkpoint / "adapter"):
+        error = refused(home, path, "in its trainer's own form.*unless its export failed", UnsupportedLora)
+        assert error.path == str(checkpoint / "adapter" / "adapter_megatron_rank0.pt")
+
+
+def test_the_last_adapter_beside_a_runs_checkpoints_is_taken_alone_and_that_is_said(
+    source: Path, home: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(source, tmp_path / "run")
+    assert not [each for each in warnings_of(Registry(home).add(run, run="mine")) if "not added" in each]
+    for step in (5, 10):
+        transformers(run, step, source)
+    told = warnings_of(Registry(home).add(run, run="other"))
+    assert "checkpoints in this directory that were not added: 2; name them to add them" in told
 
 
 def test_a_directory_of_prime_rls_name_elsewhere_is_any_adapters(source: Path, tmp_path: Path) -> None:

@@ -26,6 +26,12 @@ def _copied(adapter: Path, to: Path) -> Path:
     return to
 
 
+def _pickle(directory: Path) -> Path:
+    torch.save(load_file(directory / WEIGHTS), directory / PICKLED)
+    (directory / WEIGHTS).unlink()
+    return directory
+
+
 def rekey(directory: Path, change: Callable[[str], str]) -> None:
     """Give an adapter's tensors other keys."""
     state = {change(key): tensor for key, tensor in load_file(directory / WEIGHTS).items()}
@@ -56,8 +62,19 @@ def verl(run: Path, step: int, adapter: Path) -> Path:
 
 
 def prime_rl(run: Path, step: int, adapter: Path) -> Path:
+    """What its inference engines are given."""
     directory = _copied(adapter, run / "broadcasts" / f"step_{step}")
     rekey(directory, lambda key: key.removeprefix(PREFIX))
+    (directory / "STABLE").touch()
+    return directory
+
+
+def prime_rl_weights(run: Path, step: int, adapter: Path) -> Path:
+    """What it keeps: the merged model, and the adapter beside it where that is asked for."""
+    directory = run / "weights" / f"step_{step}"
+    _pickle(_copied(adapter, directory / "lora_adapters"))
+    save_file({"lm_head.weight": torch.zeros(4, 4)}, directory / "model.safetensors")
+    (directory / "config.json").write_text("{}")
     (directory / "STABLE").touch()
     return directory
 
@@ -78,33 +95,63 @@ def nemo_automodel(run: Path, step: int, adapter: Path) -> Path:
 
 def openrlhf(run: Path, step: int, adapter: Path) -> Path:
     directory = _copied(adapter, run / f"global_step{step}_hf")
-    torch.save(load_file(directory / WEIGHTS), directory / PICKLED)
-    (directory / WEIGHTS).unlink()
+    (directory / "config.json").write_text("{}")
+    (run / "_actor" / f"global_step{step}").mkdir(parents=True)
     return directory
+
+
+def openrlhf_zero_3(run: Path, step: int, adapter: Path) -> Path:
+    return _pickle(openrlhf(run, step, adapter))
 
 
 def torchtune(run: Path, step: int, adapter: Path) -> Path:
     directory = _copied(adapter, run / f"epoch_{step}")
-    torch.save({"layers.0.attn.q_proj.lora_a.weight": torch.zeros(4, 8)}, directory / "adapter_0.pt")
+    torch.save(torchtunes_own(), directory / "adapter_model.pt")
     return directory
 
 
+def torchtune_bin(run: Path, step: int, adapter: Path) -> Path:
+    return _pickle(torchtune(run, step, adapter))
+
+
+def torchtunes_own() -> dict[str, torch.Tensor]:
+    """The tensors as torchtune names them, for its own use."""
+    module = "layers.0.attn.q_proj"
+    return {f"{module}.lora_a.weight": torch.ones(4, 8), f"{module}.lora_b.weight": torch.ones(8, 4)}
+
+
 def miles(run: Path, step: int, adapter: Path) -> Path:
-    return _copied(adapter, run / f"iter_{step:07d}")
+    directory = run / f"iter_{step:07d}"
+    inside = _pickle(_copied(adapter, directory / "adapter"))
+    config = json.loads((inside / CONFIG).read_text())
+    kept = ("peft_type", "r", "lora_alpha", "target_modules", "lora_dropout", "bias", "task_type")
+    (inside / CONFIG).write_text(json.dumps({key: config[key] for key in kept}, indent=2))
+    torch.save({"decoder.adapter.linear_in.weight": torch.zeros(4, 8)}, inside / "adapter_megatron_rank0.pt")
+    torch.save({"iteration": step}, inside / "training_state_rank0.pt")
+    return directory
 
 
 MAKERS: dict[str, Maker] = {
     "transformers": transformers,
     "verl": verl,
     "prime-rl": prime_rl,
+    "prime-rl: weights": prime_rl_weights,
     "areal": areal,
     "nemo-automodel": nemo_automodel,
     "openrlhf": openrlhf,
+    "openrlhf: ZeRO-3": openrlhf_zero_3,
     "torchtune": torchtune,
+    "torchtune: bin": torchtune_bin,
     "miles": miles,
 }
-VERBATIM = frozenset(MAKERS) - {"prime-rl", "areal", "openrlhf"}
+"""By producer, and after a colon which of its layouts."""
+
+VERBATIM = frozenset({"transformers", "verl", "nemo-automodel", "openrlhf", "torchtune"})
 """Of the others a derived adapter is made: vLLM finds no tensors of such keys, or in such a file."""
+
+
+def producer_of(label: str) -> str:
+    return label.partition(":")[0]
 
 
 def adapter_in(checkpoint: Path) -> Path:
