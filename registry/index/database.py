@@ -52,6 +52,7 @@ class Database:
         self._read_only = read_only
         self._note = note
         self._frozen: Signature | None = None
+        self._opened: tuple[int, int] | None = None
         self._engine = create_engine(URL.create("sqlite", database=path), creator=self._connect)
         event.listen(self._engine, "connect", _configure)
         event.listen(self._engine, "begin", _begin)
@@ -122,6 +123,9 @@ class Database:
             yield connection
 
     def _make_ready(self) -> None:
+        if self._opened is not None and self._opened != _identity(self._path):  # another has set it aside since
+            self._engine.dispose()
+            self._opened, self._ready = None, False
         if not self._ready and (found := self.revision().found) != HEAD:
             if self._read_only:
                 raise IndexVersion(
@@ -137,9 +141,11 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         if not self._path:
             return sqlite3.connect("", isolation_level=None)
-        if not self._read_only:
-            return open_for_writing(self._path, self._note)
-        connection, self._frozen = open_for_reading(self._path)
+        if self._read_only:
+            connection, self._frozen = open_for_reading(self._path)
+        else:
+            connection = open_for_writing(self._path, self._note)
+        self._opened = _identity(self._path)
         return connection
 
     def _has_changed(self) -> bool:
@@ -168,6 +174,15 @@ class Database:
     def _require_unchanged(self) -> None:
         if self._has_changed():
             raise StorageError("the index changed while it was read", path=self._path, hint="Run the command again")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file has a name now; None for none that can be seen."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _revision(connection: Connection) -> IndexRevision:
