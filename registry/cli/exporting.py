@@ -12,9 +12,9 @@ import typer
 from registry.cli import documents, exits, findings
 from registry.cli.arguments import AllowNonfinite, Alpha, Base, Checkpoint, Checkpoints, Home, Json, Parent, Run
 from registry.cli.environment import open_registry
-from registry.cli.output import Output, error_document
+from registry.cli.output import Output, error_document, size
 from registry.core.errors import Refused, RegistryError
-from registry.registry import checkpoints_in, export_checkpoint
+from registry.registry import checkpoints_in, export_checkpoint, is_checkpoint
 
 if TYPE_CHECKING:
     from registry.operations.add import Added
@@ -120,33 +120,44 @@ def add(
 
 def _of_a_run(told: Told, path: str) -> list[tuple[str, int]] | None:
     """The checkpoints of a run with their sizes; none where it is no run, None where it is none to be added."""
+    alone = is_checkpoint(path)
     try:
-        return checkpoints_in(path)
+        found = checkpoints_in(path)
     except RegistryError as error:
+        if alone:
+            return []
         told.failed(path, error)
         return None
+    if alone and found:
+        told.output.note(f"{path} is a checkpoint itself: the {len(found)} below it are not added; `watch` takes them")
+    return [] if alone else found
 
 
 def _add_run(told: Told, registry: Registry, path: str, listed: list[tuple[str, int]], options: dict[str, Any]) -> None:
     if not listed:
         return
-    sizes, total = dict(listed), sum(size for _, size in listed)
+    sizes = dict(listed)
+    total = sum(sizes.values())
     states: Counter[str] = Counter()
-    with told.output.progress(path) as report:
-        read = 0
+    read = passed = 0
 
-        def progress(count: int, _: int) -> None:
+    def standing() -> str:
+        return f"{states.total()} of {len(listed)}, {size(read)} of {size(total)}"
+
+    with told.output.progress(path, standing) as report:
+
+        def advance(count: int, _: int) -> None:
             nonlocal read
             read += count
             if report is not None:
                 report(count, total)
 
-        for arrival in _arrivals(told, registry, path, options, None if report is None else progress):
-            if report is not None and total:
-                report(max(0, sizes.get(arrival.checkpoint, 0) - read), total)
-            read = 0
+        for arrival in _arrivals(told, registry, path, options, None if report is None else advance):
             states[arrival.state.value if arrival.added is None else arrival.added.outcome.value] += 1
             told.arrived(arrival)
+            passed += sizes.get(arrival.checkpoint, 0)
+            if total:
+                advance(max(0, passed - read), total)  # what was not read, or not to its end
     if states:
         told.output.note(f"{path}: {', '.join(f'{count} {state}' for state, count in states.items())}")
 

@@ -8,7 +8,7 @@ import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TextIO
 
 import typer
@@ -16,6 +16,7 @@ import typer
 from registry.core.errors import RegistryError, shortened
 
 _BINARY_STEP = 1024
+_ERASE = "\r\x1b[K"
 _STEPS = 100
 _LONG = 64 << 20  # bytes of work for which a bar is worth its lines
 
@@ -70,10 +71,12 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
+        self._drawn = False  # whether a bar stands on the terminal's last line
 
     def line(self, text: str) -> None:
         """A line of the human result as it comes, while the command goes on."""
         if not self._as_json:
+            self._clear()
             print(text, flush=True)  # noqa: T201
 
     def result(self, document: dict[str, Any], text: str | None = None) -> None:
@@ -96,6 +99,7 @@ class Output:
     def note(self, text: str) -> None:
         """What a person may want to know."""
         if not self._as_json:
+            self._clear()
             _err(line_text(text))
 
     def error(self, error: RegistryError) -> None:
@@ -103,11 +107,24 @@ class Output:
         if self._as_json:
             _err(json.dumps({"error": error_document(error)}))
         else:
+            self._clear()
             _err(f"aorlta-reg: {line_text(error)}")
 
+    def _clear(self) -> None:
+        """Take away what stands of a bar on the line that is written next."""
+        if self._drawn:
+            self._drawn = False
+            with suppress(OSError):
+                print(_ERASE, end="", file=sys.stderr, flush=True)  # noqa: T201
+
     @contextmanager
-    def progress(self, label: str) -> Iterator[Callable[[int, int], None] | None]:
-        """A progress bar for long work on a terminal; None, so that nothing is even counted, in a pipe."""
+    def progress(
+        self, label: str, standing: Callable[[], str] | None = None
+    ) -> Iterator[Callable[[int, int], None] | None]:
+        """A progress bar for long work on a terminal; None, so that nothing is even counted, in a pipe.
+
+        `standing` tells what is shown behind it.
+        """
         if self._as_json or not sys.stderr.isatty():
             yield None
             return
@@ -120,13 +137,21 @@ class Output:
                 if total < _LONG:
                     return
                 if bar is None:
-                    made = typer.progressbar(length=total, label=shortened(printable(label), _LABEL), file=sys.stderr)
+                    made: Any = typer.progressbar(
+                        length=total,
+                        label=shortened(printable(label), _LABEL),
+                        file=sys.stderr,
+                        item_show_func=None if standing is None else lambda _: standing(),
+                    )
                     bar = stack.enter_context(made)
+                    self._drawn = True
                 before, done = done * _STEPS // total, done + count
                 if done * _STEPS // total > before:  # a step is seen, and drawing costs more than most reads
                     bar.update(done - bar.pos)
+                    self._drawn = True
 
             yield advance
+            self._drawn = False
 
 
 def error_document(error: RegistryError) -> dict[str, Any]:
