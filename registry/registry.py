@@ -153,20 +153,22 @@ class Registry:
         Args:
             directory: the run's, which need not be there yet.
             every: seconds between two looks.
-            until_idle: end once nothing has changed for so many seconds; None for never.
+            until_idle: end once nothing has changed for so many seconds and nothing is pending; None for never.
             parent: as in `add`.
             options: likewise.
 
         Raises:
             Refused: it is no run but a checkpoint, or has checkpoints of several kinds, or such a time cannot be.
-            InvalidReference, NotFound, Ambiguous: of `parent`.
+            InvalidReference, NotFound, Ambiguous: of `parent`. StorageError: the registry is read-only.
         """
-        from registry.operations.arrivals import require_run, watch  # noqa: PLC0415
+        from registry.operations.watch import LONGEST, require_run, watch  # noqa: PLC0415
 
-        if not every > 0 or (until_idle is not None and not until_idle >= 0):
-            raise Refused("no such time", key="every, until idle", found=f"{every}, {until_idle}", expected="seconds")
+        if not 0 < every <= LONGEST or (until_idle is not None and not until_idle >= 0):
+            limits = f"more than 0, at most {LONGEST:.0f}, and 0 or more seconds"
+            raise Refused("no such time", key="every, until idle", found=f"{every}, {until_idle}", expected=limits)
         path = os.fspath(directory)
         require_run(path)
+        self._opened.require_writable()
         intake = self._intake(parent, options)
         return watch(path, intake, every=every, until_idle=until_idle, note=self._opened.note)
 
@@ -755,7 +757,7 @@ def export_checkpoint(
 
 def checkpoints_in(path: str | os.PathLike[str]) -> list[tuple[str, int]]:
     """The checkpoints of a run by step, each as its directory and the size in bytes of its tensors' file; none where a
-    path is itself a checkpoint, or no run.
+    path is no run.
 
     Raises:
         Refused: they are of several kinds.
@@ -763,6 +765,13 @@ def checkpoints_in(path: str | os.PathLike[str]) -> list[tuple[str, int]]:
     from registry.checkpoints import run_checkpoints, tensor_size  # noqa: PLC0415
 
     return [(found.path, tensor_size(found.path)) for found in run_checkpoints(os.fspath(path))]
+
+
+def is_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is itself a checkpoint, though there may be a run's checkpoints below it."""
+    from registry.checkpoints import is_checkpoint as found  # noqa: PLC0415
+
+    return found(os.fspath(path))
 
 
 def _who() -> str:

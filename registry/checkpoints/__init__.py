@@ -5,20 +5,24 @@ Knows nothing of how adapters are laid out, of the store or the index.
 
 from registry.checkpoints.readers import (
     identify,
+    is_checkpoint,
     lacks,
     listed_digest,
     read_checkpoint,
     run_checkpoints,
     signature,
+    tensor_file,
     tensor_size,
 )
 
 __all__ = [
     "identify",
+    "is_checkpoint",
     "lacks",
     "listed_digest",
     "read_checkpoint",
     "run_checkpoints",
     "signature",
+    "tensor_file",
     "tensor_size",
 ]

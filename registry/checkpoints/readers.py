@@ -99,23 +99,32 @@ def identify(path: str) -> tuple[str, Digest]:
 
 
 def run_checkpoints(path: str) -> list[RunCheckpoint]:
-    """The checkpoints of a run, by step; none where a directory is no run, or is itself a checkpoint.
+    """The checkpoints of a run, by step; none where a directory is no run.
 
     Raises:
         Refused: they are of more than one kind.
     """
-    if any(reader.detects(os.path.abspath(path)) for reader in READERS):
-        return []
     found = {reader.NAME: listed for reader in READERS if (listed := list(reader.checkpoints(path)))}
     if len(found) > 1 and aorlta.NAME in found:  # the others are verl's, which saves with an adapter or without
         raise Refused("checkpoints of more than one kind in one run", path=path, found=", ".join(sorted(found)))
     return sorted((each for listed in found.values() for each in listed), key=lambda each: (each.step, each.path))
 
 
+def is_checkpoint(path: str) -> bool:
+    """Whether a path is itself a checkpoint. A run can be one too: trainers save the last adapter beside the others."""
+    return any(reader.detects(os.path.abspath(path)) for reader in READERS)
+
+
 def lacks(path: str) -> str | None:
-    """What a checkpoint of a run still lacks before it may be read, a clause, as its names show; None for nothing."""
+    """What a checkpoint of a run still lacks before it may be read, a clause, as its names show; None for nothing.
+
+    Raises:
+        StorageError: one may not look.
+    """
     absolute = os.path.abspath(path)
     detected = [reader for reader in READERS if reader.detects(absolute)]
+    if not detected and os.path.isdir(absolute):
+        _require_searchable(absolute)
     return next((lack for reader in detected if (lack := reader.lacks(absolute))), None if detected else "no tensors")
 
 
@@ -150,6 +159,12 @@ def signature(path: str) -> tuple[tuple[str, int, int], ...]:
                 continue
             found.append((entry.path, status.st_size, status.st_mtime_ns))
     return tuple(sorted(found))
+
+
+def tensor_file(path: str) -> str:
+    """The file with the tensors of what `read_checkpoint` would read. Raises as that."""
+    reader, place = _place(os.path.abspath(path))
+    return reader.tensor_file(place)
 
 
 def tensor_size(path: str) -> int:

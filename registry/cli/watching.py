@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from registry.cli import documents
+from registry.cli import documents, exits
 from registry.cli.arguments import AllowNonfinite, Alpha, Base, Home, Json, Parent, Run
 from registry.cli.environment import open_registry
 from registry.cli.exporting import Told
@@ -35,7 +35,7 @@ def watch(
     again, it goes on where the registry is.
     """
     output = Output(as_json=as_json)
-    told = Told(output)
+    codes: dict[str, int] = {}  # as each checkpoint stands: one that was refused may have been added since
     arrivals = open_registry(home_option, output).watch(
         directory,
         every=every,
@@ -47,6 +47,8 @@ def watch(
         allow_nonfinite=allow_nonfinite,
     )
     for arrival in arrivals:
+        told = Told(output)
         told.arrived(arrival)
         output.objects([documents.arrival_document(arrival)])
-    raise typer.Exit(told.worst)
+        codes[arrival.checkpoint] = told.worst
+    raise typer.Exit(max(codes.values(), default=exits.DONE))

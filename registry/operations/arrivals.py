@@ -4,16 +4,15 @@ what the checkpoint's manifest lists, and is not read again."""
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from registry.checkpoints import identify, lacks, listed_digest, run_checkpoints, signature
+from registry.checkpoints import identify, lacks, listed_digest, run_checkpoints
 from registry.core import jsontext, records
 from registry.core.digest import Digest
-from registry.core.errors import NotFound, Refused, RegistryError, StorageError
+from registry.core.errors import NotFound, RegistryError, StorageError
 from registry.core.model import ReadOptions, RunCheckpoint, number
 from registry.disk import holds_safetensors
 from registry.operations import gone
@@ -168,124 +167,6 @@ def take_all(run: str, intake: Intake) -> Iterator[Arrival]:
         raise NotFound("no checkpoints of a run", path=run)
     for checkpoint in listed:
         yield intake.take(checkpoint)
-
-
-def watch(
-    run: str,
-    intake: Intake,
-    *,
-    every: float,
-    until_idle: float | None,
-    note: Callable[[str], None],
-) -> Iterator[Arrival]:
-    """Take in the checkpoints of a run as they come, each once its files look the same in two looks and lack nothing.
-
-    What is incomplete or refused is told once, and tried again when its files change. All that is remembered between
-    two runs of this is the registry itself.
-
-    Args:
-        run: its directory, which need not be there yet.
-        intake: how to take one in.
-        every: seconds between two looks.
-        until_idle: stop once nothing has changed for so many seconds; None for never.
-        note: told what a person should know meanwhile, each thing once.
-
-    Raises:
-        Refused: the run has checkpoints of several kinds.
-    """
-    watched = _Watched(intake, note)
-    while True:
-        yield from watched.look(run)
-        if until_idle is not None and watched.idle() >= until_idle:
-            return
-        time.sleep(every)
-
-
-@dataclass(slots=True)
-class _Seen:
-    """A checkpoint that is watched.
-
-    Attributes:
-        looks: how its files looked last.
-        refused: whether it was, looking so.
-        done: whether there is nothing more to do with it.
-        told: what was last told of it.
-    """
-
-    looks: object = None
-    refused: bool = False
-    done: bool = False
-    told: object = None
-
-
-class _Watched:
-    """What was seen of a run, look after look."""
-
-    def __init__(self, intake: Intake, note: Callable[[str], None]) -> None:
-        self._intake = intake
-        self._note = note
-        self._seen: dict[str, _Seen] = {}
-        self._said: set[str] = set()
-        self._changed = time.monotonic()
-
-    def idle(self) -> float:
-        """For how many seconds nothing has changed."""
-        return time.monotonic() - self._changed
-
-    def look(self, run: str) -> Iterator[Arrival]:
-        """Take in what is ready now."""
-        if not os.path.isdir(run):
-            self._say(f"{run} is not there yet")
-        for checkpoint in run_checkpoints(run):
-            seen = self._seen.setdefault(checkpoint.path, _Seen())
-            if seen.done or self._is_changing(checkpoint.path, seen) or seen.refused:
-                continue
-            arrival = self._taken(checkpoint)
-            if arrival is not None:
-                yield from self._news(arrival, seen)
-
-    def _is_changing(self, path: str, seen: _Seen) -> bool:
-        """Whether it looks otherwise than at the last look."""
-        looks = signature(path)
-        if looks == seen.looks:
-            return False
-        seen.looks, seen.refused = looks, False
-        self._changed = time.monotonic()
-        return True
-
-    def _taken(self, checkpoint: RunCheckpoint) -> Arrival | None:
-        """What became of it; None where the registry failed, and the next look tries again."""
-        try:
-            return self._intake.take(checkpoint)
-        except StorageError as error:
-            self._changed = time.monotonic()
-            self._say(f"{error}. It is tried again at every look")
-            return None
-
-    def _news(self, arrival: Arrival, seen: _Seen) -> Iterator[Arrival]:
-        seen.refused = arrival.state is State.REFUSED
-        seen.done = arrival.state in (State.ADDED, State.KNOWN, State.REMOVED)
-        if arrival.state is not State.INCOMPLETE:  # what it lacks may come from beside it: looked for at every look
-            self._changed = time.monotonic()
-        told = (arrival.state, arrival.reason, str(arrival.error))
-        if told != seen.told:
-            seen.told = told
-            yield arrival
-
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._note(text)
-
-
-def require_run(run: str) -> None:
-    """Refuse to watch what is a checkpoint itself.
-
-    Raises:
-        Refused.
-    """
-    if os.path.isfile(run) or (os.path.isdir(run) and not run_checkpoints(run) and lacks(run) is None):
-        raise Refused("a checkpoint, not the directory of a run", path=run, hint="`aorlta-reg add` takes it")
 
 
 def _number(value: float | None) -> int | float | None:

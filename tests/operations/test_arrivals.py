@@ -13,7 +13,7 @@ import pytest
 
 from registry import Digest, NotFound, Refused, Registry
 from registry.core.errors import ManifestMismatch, StorageError
-from registry.operations import arrivals
+from registry.operations import arrivals, watch
 from registry.operations.arrivals import Arrival, State
 from tests.support.runs import contents, lora_state, write_checkpoint, write_manifest
 from tests.support.taking import plain
@@ -239,7 +239,7 @@ class Watch:
     def __init__(self, registry: Registry, run: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         self.found: list[Arrival] = []
         self._between: Iterator[Any] = iter(())
-        monkeypatch.setattr(arrivals.time, "sleep", self._sleep)
+        monkeypatch.setattr(watch.time, "sleep", self._sleep)
         self._arrivals = registry.watch(run, every=0.01, **options)
 
     def through(self, *between: Callable[[], Any]) -> list[tuple[int, str]]:
@@ -314,8 +314,8 @@ def test_watch_goes_on_where_the_registry_is(
 def test_watch_waits_for_a_run_that_is_not_there(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     run = tmp_path / "later"
-    watch = Watch(Registry(home, note=notes.append), run, monkeypatch)
-    assert watch.through(nothing, lambda: write_run(run, 4), nothing) == [(4, "added")]
+    later = Watch(Registry(home, note=notes.append), run, monkeypatch)
+    assert later.through(nothing, lambda: write_run(run, 4), nothing) == [(4, "added")]
     assert notes == [f"{run} is not there yet"]
 
 
