@@ -49,11 +49,8 @@ def tensor_file(path: str) -> str:
 def checkpoints(run: str) -> Iterator[RunCheckpoint]:
     """What of this kind a run's directory holds, finished or not, in no order. The directory of checkpoints counts."""
     for directory in (*(os.path.join(run, name) for name in facts.CHECKPOINTS_DIRECTORIES), run):
-        for name in facts.iteration_directories(directory):
-            path = os.path.join(directory, name)
-            step = facts.directory_iteration(path)
-            if step is not None:
-                yield RunCheckpoint(path, step)
+        for path, iteration in facts.iteration_directories(directory):
+            yield RunCheckpoint(path, iteration)
 
 
 def lacks(path: str) -> str | None:
@@ -66,7 +63,7 @@ def lacks(path: str) -> str | None:
         return f"no {TENSOR_FILE}"
     directory, others = os.path.dirname(file), os.path.dirname(os.path.dirname(os.path.realpath(file)))
     siblings = islice(facts.iteration_directories(others), _LOOKED_AT)
-    if has_manifest(directory) or not any(has_manifest(os.path.join(others, name)) for name in siblings):
+    if has_manifest(directory) or not any(has_manifest(path) for path, _ in siblings):
         return None
     return "no manifest, which others of the run have"
 

@@ -66,11 +66,16 @@ def directory_iteration(checkpoint: str) -> int | None:
     return whole(int(match[1])) if match else None
 
 
-def iteration_directories(directory: str) -> Iterator[str]:
-    """The names below a directory that are an iteration's, in no order; none where nothing can be listed."""
+def iteration_directories(directory: str) -> Iterator[tuple[str, int]]:
+    """What is below a directory and is called as an iteration, with its number, in no order; none where nothing can be
+    listed."""
     try:
         with os.scandir(directory) as entries:
-            yield from (entry.name for entry in entries if _ITERATION_DIRECTORY.fullmatch(entry.name))
+            for entry in entries:
+                match = _ITERATION_DIRECTORY.fullmatch(entry.name)
+                number = whole(int(match[1])) if match else None
+                if number is not None:
+                    yield entry.path, number
     except OSError:
         return
 
