@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from registry.checkpoints import is_checkpoint, lacks, run_checkpoints, signature, tensor_file
 from registry.core.errors import Refused, RegistryError, StorageError
 from registry.core.model import RunCheckpoint
+from registry.disk import translated
 from registry.operations.arrivals import Arrival, Intake, State
 
 LONGEST = 86_400.0
@@ -37,8 +38,8 @@ def watch(
         run: its directory, which need not be there yet.
         intake: how to take one in.
         every: seconds between two looks.
-        until_idle: stop once nothing has changed for so many seconds, and nothing waits for its second look or for the
-            registry; None for never.
+        until_idle: stop once nothing has changed for so many seconds, and nothing waits for its second look or for a
+            storage that fails; None for never.
         note: told what a person should know meanwhile, each thing once.
 
     Raises:
@@ -53,11 +54,14 @@ def watch(
 
 
 def require_run(run: str) -> None:
-    """Refuse to watch what is a checkpoint itself, and no run too.
+    """Refuse to watch what is a checkpoint itself, and no run too, or what cannot be listed.
 
     Raises:
         Refused. StorageError: one may not look.
     """
+    if os.path.isdir(run):
+        with translated(run), os.scandir(run):
+            pass
     alone = os.path.isfile(run) or (os.path.isdir(run) and is_checkpoint(run) and lacks(run) is None)
     if alone and not run_checkpoints(run):
         raise Refused("a checkpoint, not the directory of a run", path=run, hint="`aorlta-reg add` takes it")
@@ -119,6 +123,7 @@ class _Watched:
         except FileNotFoundError:
             self._say(f"{run} is not there yet")
         except OSError as error:
+            self._pending = True
             self._say(
                 f"{run} cannot be listed: {os.strerror(error.errno or 0).lower()}. It is tried again at every look"
             )

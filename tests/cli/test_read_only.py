@@ -59,6 +59,7 @@ def writers(shelf: Shelf, new: Path) -> tuple[tuple[str | Path, ...], ...]:
     return (
         ("add", new),
         ("add", new.parents[1]),
+        ("watch", new.parents[1], "--until-idle", "0"),
         ("add", shelf.checkpoint, "--alias", "best"),
         ("alias", "set", "best", shelf.hex),
         ("alias", "remove", "prod"),
@@ -103,7 +104,7 @@ def test_index_alone_without_write_permission_takes_nothing_into_the_store(mine:
     (mine.home / "index.sqlite").chmod(0o444)
     new = write_checkpoint(mine.home.parent / "new", contents(lora_state(seed=3)))
     before = snapshot(mine.home)
-    *refused, listed = ONE.run(mine, *writers(shelf, new)[:5], ("list",))
+    *refused, listed = ONE.run(mine, *writers(shelf, new)[:6], ("list",))
     for done in refused:
         assert_refused(done)
     assert listed.code == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import select
 import shutil
 import signal
@@ -11,16 +13,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import torch
+import typer
 
 from registry import Registry
-from tests.support.process import CommandLine
+from registry.cli.watching import watch
+from registry.operations import watch as operation
+from tests.support.mounts import needs_mounts, run_mounted
+from tests.support.process import COMMAND, CommandLine
 from tests.support.runs import contents, lora_state, write_checkpoint
 from tests.support.taking import plain
-from tests.support.trainers import prime_rl
+from tests.support.trainers import prime_rl, transformers
 from tests.support.trees import flip
 from tests.support.users import ONE, common_ground, give, needs_root
 
@@ -62,6 +69,43 @@ def test_a_run_beside_a_checkpoint_and_one_that_is_refused(cli: CommandLine, tmp
     ]
     again = json.loads(cli("add", tmp_path / "run", "--json").out)
     assert [(each["step"], each["state"]) for each in again["skipped"]] == [(2, "known")]
+
+
+def test_the_adapter_beside_a_runs_checkpoints_is_what_add_takes(cli: CommandLine, tmp_path: Path) -> None:
+    run, final = tmp_path / "run", plain(tmp_path / "a")
+    transformers(run, 10, final)
+    shutil.copytree(final, run, dirs_exist_ok=True)
+    done = cli("add", run, "--alias", "final")
+    assert (done.code, len(done.out.split())) == (0, 1)
+    assert "is a checkpoint itself: the 1 below it are not added" in done.err
+    assert [export.iteration for export in Registry(cli.home).show("final").exports] == [None]
+
+
+def test_one_bar_tells_how_far_a_run_is(cli: CommandLine, tmp_path: Path) -> None:
+    for step in (1, 2):
+        saved = {**contents(lora_state(seed=step), iteration=step), "optimizer": torch.zeros(9 << 20)}
+        write_checkpoint(tmp_path / "run", saved, iteration=step)
+    (tmp_path / "run" / "ckpt" / "iter-3").mkdir()
+    shown = on_terminal(cli, "add", tmp_path / "run")
+    assert len(re.findall(r"\[#+\] +100%", shown)) == 1
+    assert re.search(r"0 of 3, 1[0-9.]+ MiB of 72\.0 MiB", shown)
+    assert re.search(r"1 of 3, 5[0-9.]+ MiB of 72\.0 MiB", shown)
+    for line in (r"sha256:[0-9a-f]{64}", r"incomplete: no tensors <- "):
+        assert re.search(rf"\x1b\[K{line}|\n{line}", shown), "a line of its own"
+
+
+def on_terminal(cli: CommandLine, *arguments: str | Path) -> str:
+    """What a command that succeeds writes to a terminal."""
+    ours, its = pty.openpty()
+    with subprocess.Popen([*COMMAND, *map(str, arguments)], stdout=its, stderr=its, env=cli.environment()) as process:
+        os.close(its)
+        shown = b""
+        with suppress(OSError):  # so a terminal says that nobody writes any more
+            while more := os.read(ours, 1 << 16):
+                shown += more
+        os.close(ours)
+    assert process.returncode == 0
+    return shown.decode()
 
 
 @pytest.mark.parametrize("option", ["--alias", "--served"])
@@ -140,13 +184,13 @@ def test_a_slow_trainers_checkpoint_is_taken_once_it_is_whole(cli: CommandLine, 
     run = tmp_path / "run"
     write_run(run, 1)
     (made,) = write_run(tmp_path / "made", 2)
-    with watching(cli, run, *QUICK) as watch:
-        first = watch.line()
+    with watching(cli, run, *QUICK) as watched:
+        first = watched.line()
         target = run / "ckpt" / "iter-2"
         subprocess.run([sys.executable, "-c", SLOW_TRAINER, str(made), str(target)], check=True)
-        second = watch.line()
-        watch.process.send_signal(signal.SIGINT)
-        code, err = watch.end()
+        second = watched.line()
+        watched.process.send_signal(signal.SIGINT)
+        code, err = watched.end()
     assert code == 130
     assert "Traceback" not in err
     assert "refused" not in err
@@ -157,9 +201,9 @@ def test_a_slow_trainers_checkpoint_is_taken_once_it_is_whole(cli: CommandLine, 
 def test_watch_that_is_killed_goes_on_when_it_is_started_again(cli: CommandLine, tmp_path: Path) -> None:
     run = tmp_path / "run"
     write_run(run, 1, 2)
-    with watching(cli, run, *QUICK) as watch:
-        first = watch.line()
-        watch.process.kill()
+    with watching(cli, run, *QUICK) as watched:
+        first = watched.line()
+        watched.process.kill()
     write_run(run, 3)
     done = cli("watch", run, *QUICK, "--until-idle", "1")
     assert done.code == 0
@@ -174,11 +218,35 @@ def test_watch_that_is_killed_goes_on_when_it_is_started_again(cli: CommandLine,
 def test_watch_prints_one_object_a_line_as_they_come(cli: CommandLine, tmp_path: Path) -> None:
     run = tmp_path / "run"
     write_run(run, 1)
-    with watching(cli, run, *QUICK, "--json") as watch:
-        document = json.loads(watch.line())
+    with watching(cli, run, *QUICK, "--json") as watched:
+        document = json.loads(watched.line())
         assert (document["step"], document["state"], document["added"]["outcome"]) == (1, "added", "added")
         (run / "ckpt" / "iter-2").mkdir()
-        assert json.loads(watch.line())["state"] == "incomplete"
+        assert json.loads(watched.line())["state"] == "incomplete"
+
+
+def test_the_exit_code_is_of_how_the_checkpoints_stand_at_the_end(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was refused while it was half written, and was added later, is no failure. The clock is the test's own."""
+    checkpoint = write_checkpoint(tmp_path / "run", manifest=False)
+    whole = (checkpoint / "trainer.pt").read_bytes()
+    os.truncate(checkpoint / "trainer.pt", 1000)
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        if clock[0] == 6:
+            (checkpoint / "trainer.pt").write_bytes(whole)
+
+    monkeypatch.setattr(operation.time, "sleep", sleep)
+    monkeypatch.setattr(operation.time, "monotonic", lambda: clock[0])
+    for code, until in ((2, 2.0), (0, 10.0)):
+        with pytest.raises(typer.Exit) as ended:
+            watch(str(tmp_path / "run"), every=1.0, until_idle=until, home_option=str(cli.home), as_json=True)
+        assert ended.value.exit_code == code
+    states = [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()]
+    assert states == ["refused", "refused", "added"]
 
 
 def test_two_watches_of_one_run_take_each_checkpoint_once(cli: CommandLine, tmp_path: Path) -> None:
@@ -194,32 +262,69 @@ def test_two_watches_of_one_run_take_each_checkpoint_once(cli: CommandLine, tmp_
 
 
 @needs_root
-def test_an_unreadable_checkpoint_is_named_and_stops_no_other() -> None:
+@pytest.mark.parametrize("closed", ["iter-1/trainer.pt", "iter-1"])
+def test_an_unreadable_checkpoint_is_named_and_stops_no_other(closed: str) -> None:
     with common_ground() as ground:
         write_run(ground / "run", 1, 2)
         give(ground / "run", ONE)
-        (ground / "run" / "ckpt" / "iter-1" / "trainer.pt").chmod(0)
+        (ground / "run" / "ckpt" / closed).chmod(0)
         (ground / "out").mkdir()
         give(ground / "out", ONE)
         cli = CommandLine(ground / "out" / "home")
         added, watched = ONE.run(cli, ("add", ground / "run"), ("watch", ground / "run", *QUICK, "--until-idle", "0.5"))
     assert (added.code, len(added.out.split())) == (7, 1)
-    assert "iter-1/trainer.pt: cannot be opened (Permission denied)" in added.err
+    (line,) = (line for line in added.err.splitlines() if "ermission denied" in line)
+    assert "iter-1/trainer.pt: " in line
     assert (watched.code, watched.out) == (7, added.out)
-    assert watched.err.count("Permission denied") == 1
+    assert watched.err.count("ermission denied") == 1
+
+
+@needs_root
+def test_a_run_that_cannot_be_listed_is_told() -> None:
+    with common_ground() as ground:
+        write_run(ground / "run", 1)
+        give(ground, ONE)
+        (ground / "run").chmod(0)
+        (watched,) = ONE.run(
+            CommandLine(ground / "home"), ("watch", ground / "run", *QUICK, "--until-idle", "0.3"), timeout="60"
+        )
+    assert (watched.code, watched.out) == (7, "")
+    assert "permission denied" in watched.err
+
+
+@needs_mounts
+def test_a_full_disk_is_told_once_and_what_could_not_be_added_comes_when_there_is_room(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    wide = {f"model.layers.{at}.self_attn.q_proj.lora_A.weight": torch.ones(4, 100_000) for at in range(2)}
+    narrow = {key.replace("lora_A", "lora_B"): torch.ones(8, 4) for key in wide}
+    write_checkpoint(run, contents({**wide, **narrow}, iteration=1), iteration=1)
+    write_run(run, 2)
+    done = run_mounted(
+        cli,
+        f"mkdir {cli.home}; mount -t tmpfs -o size=6m none {cli.home}",
+        f"$REG db upgrade; head -c 4m /dev/zero > {cli.home}/filler",
+        f"$REG watch {run} --every 0.1 --until-idle 1 2> {tmp_path}/said & watch=$!",
+        f"until grep -q 'no space' {tmp_path}/said; do sleep 0.1; done; sleep 1; rm {cli.home}/filler; wait $watch",
+        f"code=$?; cat {tmp_path}/said >&2; exit $code",
+    )
+    assert done.code == 0, done
+    assert done.err.count("no space left on device") == 1
+    assert [line.split(":")[0] for line in done.out.splitlines()] == ["index at 0004 (was empty)", "sha256", "sha256"]
 
 
 def test_watch_of_a_run_that_goes_and_comes(cli: CommandLine, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with watching(cli, run, *QUICK) as watch:
+    with watching(cli, run, *QUICK) as watched:
         deadline = time.monotonic() + PATIENCE
         write_run(tmp_path / "made", 1)
         os.rename(tmp_path / "made", run)
-        first = watch.line()
+        first = watched.line()
         shutil.rmtree(run)
         write_run(tmp_path / "made", 2)
         os.rename(tmp_path / "made", run)
-        second = watch.line()
+        second = watched.line()
         assert first != second
         assert time.monotonic() < deadline
 

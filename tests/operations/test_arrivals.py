@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +13,12 @@ import pytest
 
 from registry import Digest, NotFound, Refused, Registry
 from registry.core.errors import ManifestMismatch, StorageError
-from registry.operations import arrivals, watch
-from registry.operations.arrivals import Arrival, State
+from registry.operations.arrivals import State
+from tests.support.arrivals import CONFIG, states, write_run
 from tests.support.runs import contents, lora_state, write_checkpoint, write_manifest
 from tests.support.taking import plain
 from tests.support.trainers import transformers
 from tests.support.trees import flip, snapshot
-
-CONFIG = {"run_id": "run", "model": {"base": "org/base"}}
-
-
-def write_run(run: Path, *steps: int) -> list[Path]:
-    return [
-        write_checkpoint(run, contents(lora_state(seed=step), iteration=step), iteration=step, config=CONFIG)
-        for step in steps
-    ]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run of three checkpoints, of which names sort otherwise than steps."""
-    write_run(tmp_path / "run", 2, 10, 9)
-    return tmp_path / "run"
-
-
-def states(found: Iterator[Arrival]) -> list[tuple[int, str]]:
-    return [(each.step, each.state.value) for each in found]
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The checkpoints that are read, or hashed, from now on."""
-    found: list[str] = []
-
-    def watched(module: Any, name: str) -> None:
-        original = getattr(module, name)
-
-        def noting(path: str, *arguments: Any, **options: Any) -> Any:
-            found.append(path)
-            return original(path, *arguments, **options)
-
-        monkeypatch.setattr(module, name, noting)
-
-    import registry.checkpoints
-
-    watched(registry.checkpoints, "read_checkpoint")
-    watched(arrivals, "identify")
-    return found
 
 
 def test_all_are_added_by_step(run: Path, home: Path) -> None:
@@ -231,130 +190,6 @@ def test_an_index_that_is_missing_costs_only_time(run: Path, home: Path, reads: 
         path.unlink()
     reads.clear()
     assert [state for _, state in states(Registry(home).add_run(run))] in (["known"] * 3, ["added"] * 3)
-
-
-class Watch:
-    """A watch that is looked through one look at a time."""
-
-    def __init__(self, registry: Registry, run: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        self.found: list[Arrival] = []
-        self._between: Iterator[Any] = iter(())
-        monkeypatch.setattr(watch.time, "sleep", self._sleep)
-        self._arrivals = registry.watch(run, every=0.01, **options)
-
-    def through(self, *between: Callable[[], Any]) -> list[tuple[int, str]]:
-        """What came of looks, between which these happen, and of two more."""
-        self._between = iter((*between, lambda: None, lambda: None))
-        self.found = []
-        with pytest.raises(_Enough):
-            self.found.extend(self._arrivals)
-        return states(iter(self.found))
-
-    def _sleep(self, _seconds: float) -> None:
-        step = next(self._between, None)
-        if step is None:
-            raise _Enough
-        step()
-
-
-class _Enough(Exception):
-    pass
-
-
-def nothing() -> None:
-    pass
-
-
-def test_watch_takes_what_stays_as_it_is_for_two_looks(
-    run: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = (write_checkpoint(tmp_path / "made", contents(lora_state(seed=5))) / "trainer.pt").read_bytes()
-    slow = run / "ckpt" / "iter-12"
-    slow.mkdir()
-
-    def write(data: bytes) -> Callable[[], Any]:
-        def append() -> None:
-            with (slow / "trainer.pt").open("ab") as file:
-                file.write(data)
-
-        return append
-
-    taken = Watch(Registry(home), run, monkeypatch).through(
-        *(write(whole[at : at + len(whole) // 4 + 1]) for at in range(0, len(whole), len(whole) // 4 + 1)),
-        nothing,
-        lambda: write_manifest(slow),
-    )
-    assert sorted(taken) == [(2, "added"), (9, "added"), (10, "added"), (12, "added"), (12, "incomplete")]
-    assert taken.index((12, "incomplete")) < taken.index((12, "added"))
-
-
-def test_watch_without_manifests_tells_a_refusal_once_and_tries_again_when_it_changes(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = write_checkpoint(tmp_path / "run", manifest=False)
-    whole = (checkpoint / "trainer.pt").read_bytes()
-    (checkpoint / "trainer.pt").write_bytes(whole[:1000])
-    taken = Watch(Registry(home), tmp_path / "run", monkeypatch).through(
-        nothing, nothing, nothing, nothing, lambda: (checkpoint / "trainer.pt").write_bytes(whole), nothing
-    )
-    assert taken == [(3, "refused"), (3, "added")]
-
-
-def test_watch_goes_on_where_the_registry_is(
-    run: Path, home: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
-) -> None:
-    assert len(Watch(Registry(home), run, monkeypatch).through(nothing)) == 3
-    reads.clear()
-    write_run(run, 11)
-    taken = Watch(Registry(home), run, monkeypatch).through(nothing)
-    assert taken == [(2, "known"), (9, "known"), (10, "known"), (11, "added")]
-    assert reads == [str(run / "ckpt" / "iter-11")]
-
-
-def test_watch_waits_for_a_run_that_is_not_there(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes: list[str] = []
-    run = tmp_path / "later"
-    later = Watch(Registry(home, note=notes.append), run, monkeypatch)
-    assert later.through(nothing, lambda: write_run(run, 4), nothing) == [(4, "added")]
-    assert notes == [f"{run} is not there yet"]
-
-
-def test_watch_rides_out_a_registry_that_fails_for_a_while(
-    run: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes: list[str] = []
-    registry = Registry(home, note=notes.append)
-    registry.upgrade_index()
-    (home / "adapters").write_text("in the way")
-    taken = Watch(registry, run, monkeypatch).through(nothing, nothing, (home / "adapters").unlink, nothing)
-    assert taken == [(2, "added"), (9, "added"), (10, "added")]
-    (note,) = notes
-    assert "adapters" in note
-    assert note.endswith("It is tried again at every look")
-
-
-def test_watch_ends_when_nothing_has_changed(run: Path, home: Path, tmp_path: Path) -> None:
-    (run / "ckpt" / "iter-99").mkdir()
-    found = list(Registry(home).watch(run, every=0.01, until_idle=0.2))
-    assert [(each.step, each.state.value) for each in found] == [
-        (2, "added"),
-        (9, "added"),
-        (10, "added"),
-        (99, "incomplete"),
-    ]
-    assert list(Registry(home).watch(tmp_path / "nothing", every=0.01, until_idle=0.05)) == []
-
-
-@pytest.mark.parametrize("times", [{"every": 0.0}, {"every": -1.0}, {"every": float("nan")}, {"until_idle": -1.0}])
-def test_times_that_cannot_be_are_refused(times: dict[str, float], run: Path, home: Path) -> None:
-    with pytest.raises(Refused, match="no such time"):
-        Registry(home).watch(run, **times)
-
-
-def test_a_checkpoint_is_not_watched(run: Path, home: Path, tmp_path: Path) -> None:
-    for path in (run / "ckpt" / "iter-2", run / "ckpt" / "iter-2" / "trainer.pt", plain(tmp_path / "a")):
-        with pytest.raises(Refused, match="not the directory of a run"):
-            Registry(home).watch(path)
 
 
 def test_known_tells_the_digest_of_what_is_there(run: Path, home: Path) -> None:
