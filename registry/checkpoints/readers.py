@@ -162,9 +162,9 @@ def signature(path: str) -> tuple[tuple[str, int, int], ...]:
 
 
 def tensor_file(path: str) -> str:
-    """The file with the tensors of what `read_checkpoint` would read. Raises as that."""
+    """The file with the tensors of what `read_checkpoint` would read, or the first of several. Raises as that."""
     reader, place = _place(os.path.abspath(path))
-    return reader.tensor_file(place)
+    return reader.files(place)[0]
 
 
 def tensor_size(path: str) -> int:
