@@ -116,17 +116,22 @@ class Distributed(Inert):
         shape, dtype: of the whole tensor.
         local: the rank's part.
         placements: one for each dimension of the mesh.
+        coordinate: where in the mesh this rank is; None where that is not said.
+        ranks: all ranks of the mesh, row by row; None where that is not said.
     """
 
-    __slots__ = ("dtype", "local", "placements", "shape")
+    __slots__ = ("coordinate", "dtype", "local", "placements", "ranks", "shape")
     global_name = "torch.distributed.tensor.DTensor"
     shape: tuple[int, ...]
     dtype: DType
     local: TensorRef
     placements: tuple[Placement, ...]
+    coordinate: tuple[int, ...] | None
+    ranks: tuple[int, ...] | None
 
 
-_STATED = frozenset({"DTensorSpec", "Shard", "Replicate"})
+_STATED = frozenset({"DTensorSpec", "DeviceMesh", "Shard", "Replicate"})
+_RANKS = ("_flatten_rank_map", "_flatten_mesh_list")  # torch renamed it
 _DISTRIBUTED = "torch.distributed."
 
 
@@ -310,8 +315,19 @@ def _distributed(arguments: tuple[object, ...], state: object) -> Distributed | 
             made = Distributed()
             made.shape, made.dtype, made.local = shape, dtype, local
             made.placements = tuple(map(_placement, placements))
+            mesh = spec.state.get("mesh")
+            stated = mesh.state if isinstance(mesh, Stated) else {}
+            made.coordinate = _sizes(stated.get("_coordinate_on_dim"))
+            made.ranks = next(filter(None, (_sizes(stated.get(name)) for name in _RANKS)), None)
             return made
     return None
+
+
+def _sizes(value: object) -> tuple[int, ...] | None:
+    """`value` as a tuple, if it is a list or tuple of sizes."""
+    if not isinstance(value, list | tuple) or not all(map(_is_size, value)):
+        return None
+    return tuple(value)
 
 
 def _placement(value: Inert) -> Placement:

@@ -201,9 +201,35 @@ def _local(value: object, key: str, file: str) -> _Local:
     (placement,) = value.placements
     if placement.dim is not None and not 0 <= placement.dim < len(value.shape):
         raise UnsupportedLora("sharded along no dimension that it has", path=file, key=key, found=placement.dim)
+    _require_rank(value, key, file)
     if value.local.dtype != value.dtype:
         raise UnsupportedLora("of two types", path=file, key=key, found=value.local.dtype, expected=value.dtype)
     return _Local(value.shape, placement.dim, value.local, value.dtype)
+
+
+def _require_rank(value: Distributed, key: str, file: str) -> None:
+    """Parts of one size fit in any order: only the mesh that each was saved with tells whose it is, not its name."""
+    match = _FILE.fullmatch(os.path.basename(file))
+    rank, world = (int(match["rank"]), int(match["world"])) if match else (0, 0)
+    if value.coordinate != (rank,):
+        found = "not said" if value.coordinate is None else f"rank {', '.join(map(str, value.coordinate))}"
+        raise UnsupportedLora(
+            "not of the rank that the file's name says",
+            path=file,
+            key=key,
+            found=found,
+            expected=f"rank {rank}",
+            hint="Give each shard the name that it was saved under",
+        )
+    if value.ranks != tuple(range(world)):
+        found = "not said" if value.ranks is None else f"{len(value.ranks)} ranks"
+        raise UnsupportedLora(
+            "split over other ranks than the file's name says",
+            path=file,
+            key=key,
+            found=found,
+            expected=f"{world} ranks in order",
+        )
 
 
 def _whole(key: str, tensor: Tensor) -> TensorRef:

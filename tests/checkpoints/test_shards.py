@@ -154,7 +154,7 @@ def payload(actor: Path) -> None:
         (missing_rank, "no shard of 1 of 3 ranks: 1.*verl.model_merger"),
         (two_saves, "shards of saves by 3 and 4 ranks"),
         (beyond, "a shard of rank 3 of 3"),
-        (swapped, "not the part that this rank must have"),
+        (swapped, "not of the rank that the file's name says.*rank 2"),
         (cut, "truncated|not a zip"),
         (other_keys, "do not hold the same tensors|describe it differently"),
         (payload, "another kind"),
@@ -167,6 +167,21 @@ def test_what_is_not_all_of_one_save_is_refused(
     spoil(actor)
     refused(home, actor.parent, says)
     assert not (actor / "touched").exists()
+
+
+def test_shards_of_one_size_that_swapped_names_are_refused(saved: Callable[..., Path], home: Path) -> None:
+    actor = saved(2, r=4)  # 2 rows each: nothing but the mesh tells them apart
+    one, other = (actor / f"model_world_size_2_rank_{rank}.pt" for rank in (0, 1))
+    one.rename(actor / "x")
+    other.rename(one)
+    (actor / "x").rename(other)
+    refused(home, actor.parent, "not of the rank that the file's name says.*rank 1", UnsupportedLora)
+
+
+def test_a_shard_of_a_save_by_other_ranks_is_refused(saved: Callable[..., Path], home: Path) -> None:
+    actor, wider = saved(1), saved(2)
+    shutil.copy(wider / "model_world_size_2_rank_0.pt", actor / "model_world_size_1_rank_0.pt")
+    refused(home, actor.parent, "split over other ranks than the file's name says.*2 ranks", UnsupportedLora)
 
 
 def test_copies_that_differ_are_refused(saved: Callable[..., Path], home: Path) -> None:
