@@ -7,8 +7,9 @@ import io
 import pickle
 from os import PathLike
 
+from registry.checkpoints.inert import Distributed, Inert, inert
 from registry.checkpoints.opcodes import scan
-from registry.checkpoints.rebuild import KNOWN, Distributed, Function, Inert, StorageRef, TensorRef, inert, storage_of
+from registry.checkpoints.rebuild import KNOWN, Function, StorageRef, TensorRef, storage_of
 from registry.core.errors import MalformedFile, UnsafePickle
 
 __all__ = ["MAX_PICKLE", "Distributed", "Inert", "StorageRef", "TensorRef", "load"]
