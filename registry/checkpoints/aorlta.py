@@ -62,10 +62,11 @@ def lacks(path: str) -> str | None:
     if not os.path.lexists(file):
         return f"no {TENSOR_FILE}"
     directory, others = os.path.dirname(file), os.path.dirname(os.path.dirname(os.path.realpath(file)))
-    siblings = islice(facts.iteration_directories(others), _LOOKED_AT)
-    if has_manifest(directory) or not any(has_manifest(path) for path, _ in siblings):
+    if has_manifest(directory) or facts.directory_iteration(directory) is None:
         return None
-    return "no manifest, which others of the run have"
+    siblings = islice(facts.iteration_directories(others), _LOOKED_AT)
+    others_have = any(has_manifest(path) for path, _ in siblings)
+    return "no manifest, which others of the run have" if others_have else None
 
 
 def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptions]) -> Checkpoint:
@@ -78,6 +79,8 @@ def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptio
     """
     file = tensor_file(path)
     directory = os.path.dirname(file)
+    if os.path.lexists(file):  # else it is not found
+        checks.require_whole(lacks(path), path)
     manifest = find_entry(directory, os.path.basename(file))
     config = facts.read_run_config(directory)
     with open_torch_file(file) as opened:

@@ -14,6 +14,16 @@ from registry.disk import holds_safetensors
 UNKNOWN_RUN = "the run is not known: give it with --run"
 
 
+def require_whole(missing: str | None, path: str) -> None:
+    """Refuse a checkpoint that still lacks something.
+
+    Raises:
+        Refused.
+    """
+    if missing is not None:
+        raise Refused("is not whole yet", path=path, found=missing, hint="Let the trainer finish it, then try again")
+
+
 def nonfinite(tensors: Iterable[tuple[str, Tensor]], path: str, *, allowed: bool) -> int:
     """How many elements of the named tensors are infinite or NaN.
 

@@ -92,7 +92,7 @@ def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptio
         NotFound, Refused and its subclasses, StorageError.
     """
     place = layouts.around(path)
-    _require_finished(path)
+    checks.require_whole(layouts.lacks(path), path)
     file, config_path = _places(path)
     text = read_small(config_path, _LARGEST_CONFIG)
     stated = read_config(text, config_path)
@@ -141,7 +141,7 @@ def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptio
         aliases=found.aliases,
         nonfinite=nonfinite,
         zero_b=contents.zero_b,
-        warnings=(*warnings(peft, origin, earlier, nonfinite, file), *filter(None, (doubt, _others(path, place)))),
+        warnings=(*warnings(peft, origin, earlier, nonfinite, file), *((doubt,) if doubt else ())),
         peft=peft,
     )
 
@@ -152,18 +152,6 @@ def _directory(path: str) -> str:
     if found is None or any(os.path.lexists(os.path.join(path, name)) for name in FILES):
         return path
     return found.adapter
-
-
-def _others(path: str, place: layouts.Found | None) -> str | None:
-    """Trainers save their last adapter into the run's own directory, beside the checkpoints."""
-    count = 0 if place is not None else sum(1 for _ in layouts.checkpoints(path))
-    return f"checkpoints in this directory that were not added: {count}; name them to add them" if count else None
-
-
-def _require_finished(path: str) -> None:
-    missing = layouts.lacks(path)
-    if missing is not None:
-        raise Refused("is not whole yet", path=path, found=missing, hint="Let the trainer finish it, then try again")
 
 
 def _places(path: str) -> tuple[str, str]:

@@ -147,6 +147,15 @@ def test_one_that_is_being_written_is_incomplete(name: str, run: Path, home: Pat
     assert found[2].reason in ("no tensors", "no trainer.pt", "no manifest, which others of the run have")
 
 
+def test_one_without_a_manifest_that_others_of_the_run_have_is_refused_where_it_is_named(run: Path, home: Path) -> None:
+    checkpoint = run / "ckpt" / "iter-10"
+    (checkpoint / "manifest.json").unlink()
+    for path in (checkpoint, checkpoint / "trainer.pt"):
+        with pytest.raises(Refused, match="is not whole yet; found no manifest, which others of the run have"):
+            Registry(home).add(path)
+    assert not home.exists()
+
+
 def test_a_run_without_any_manifest_is_taken(home: Path, tmp_path: Path) -> None:
     for step in (1, 2):
         saved = contents(lora_state(seed=step), iteration=step)

@@ -187,15 +187,12 @@ def test_a_failing_registry_is_asked_once_a_look_and_told_once_until_it_has_reco
         write_run(run, 11)
 
     fail()
-    watch = Watch(registry, run, monkeypatch)
-    assert watch.through(nothing, nothing, nothing) == []
-    assert len(notes) == 1
-    looks = 5  # of six: the first only sees how the files look
-    assert reads == [str(run / "ckpt" / "iter-2")] * looks
-    (home / "staging").unlink()
-    watch = Watch(registry, run, monkeypatch)
-    assert len(watch.through(nothing, nothing, fail_again, nothing, nothing)) == 3
-    assert len(notes) == 2
+    recover = (home / "staging").unlink
+    taken = Watch(registry, run, monkeypatch).through(nothing, nothing, nothing, recover, nothing, fail_again, nothing)
+    assert taken == [(2, "added"), (9, "added"), (10, "added")]
+    assert len(notes) == 2, "once for each time that it failed"
+    times = {step: reads.count(str(run / "ckpt" / f"iter-{step}")) for step in (2, 9, 10)}
+    assert times == {2: 4, 9: 1, 10: 1}, "while it fails, one checkpoint a look"
 
 
 def test_what_waits_for_its_second_look_is_waited_for(run: Path, home: Path) -> None:
