@@ -11,7 +11,7 @@ from registry.checkpoints.readers import (
     read_checkpoint,
     run_checkpoints,
     signature,
-    tensor_file,
+    tensor_files,
     tensor_size,
 )
 
@@ -23,6 +23,6 @@ __all__ = [
     "read_checkpoint",
     "run_checkpoints",
     "signature",
-    "tensor_file",
+    "tensor_files",
     "tensor_size",
 ]

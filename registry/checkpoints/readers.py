@@ -161,10 +161,10 @@ def signature(path: str) -> tuple[tuple[str, int, int], ...]:
     return tuple(sorted(found))
 
 
-def tensor_file(path: str) -> str:
-    """The file with the tensors of what `read_checkpoint` would read, or the first of several. Raises as that."""
+def tensor_files(path: str) -> list[str]:
+    """The files with the tensors of what `read_checkpoint` would read. Raises as that."""
     reader, place = _place(os.path.abspath(path))
-    return reader.files(place)[0]
+    return reader.files(place)
 
 
 def tensor_size(path: str) -> int:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from registry.checkpoints import is_checkpoint, lacks, run_checkpoints, signature, tensor_file
+from registry.checkpoints import is_checkpoint, lacks, run_checkpoints, signature, tensor_files
 from registry.core.errors import Refused, RegistryError, StorageError
 from registry.core.model import RunCheckpoint
 from registry.disk import translated
@@ -73,14 +73,14 @@ class _Seen:
 
     Attributes:
         looks: how its files looked last.
-        file: its tensors', once they were looked for.
-        glance: how that looked before it was taken in; None while there is something to do with it.
+        files: with its tensors, once they were looked for.
+        glance: how those looked before it was taken in; None while there is something to do with it.
         refused: whether it was, looking so.
         told: what was last told of it.
     """
 
     looks: object = None
-    file: str = ""
+    files: list[str] = field(default_factory=list)
     glance: Glance | None = None
     refused: bool = False
     told: object = None
@@ -109,8 +109,8 @@ class _Watched:
             seen = self._seen.setdefault(checkpoint.path, _Seen())
             if not self._is_ready(checkpoint.path, seen):
                 continue
-            seen.file = _tensor_file(checkpoint.path)
-            before = _glance(seen.file)
+            seen.files = _tensor_files(checkpoint.path)
+            before = _glance(seen.files)
             arrival = self._taken(checkpoint)
             if arrival is None:
                 return  # the others would fare no better
@@ -132,7 +132,7 @@ class _Watched:
     def _is_ready(self, path: str, seen: _Seen) -> bool:
         """Whether there is something to do with it, and it looks as at the last look."""
         if seen.glance is not None:
-            if seen.glance == _glance(seen.file):
+            if seen.glance == _glance(seen.files):
                 return False
             seen.glance = seen.looks = None
         looks = signature(path)
@@ -171,17 +171,17 @@ class _Watched:
             self._note(text)
 
 
-def _tensor_file(path: str) -> str:
+def _tensor_files(path: str) -> list[str]:
     try:
-        return tensor_file(path)
+        return tensor_files(path)
     except RegistryError:  # why, is told when it is taken in
-        return path
+        return [path]
 
 
-def _glance(file: str) -> Glance:
-    """How a file and its directory look, for little: two calls, where thousands of checkpoints are known."""
+def _glance(files: list[str]) -> Glance:
+    """How files and the first one's directory look, for little: two calls, where thousands of checkpoints are known."""
     found = []
-    for path in (file, os.path.dirname(file)):
+    for path in (*files, *(os.path.dirname(file) for file in files[:1])):
         try:
             status = os.stat(path)
         except OSError:  # gone, or out of reach: that differs from all that is there
