@@ -199,17 +199,6 @@ def test_miles_without_its_export_is_refused_with_the_reason(source: Path, home:
         assert error.path == str(checkpoint / "adapter" / "adapter_megatron_rank0.pt")
 
 
-def test_the_last_adapter_beside_a_runs_checkpoints_is_taken_alone_and_that_is_said(
-    source: Path, home: Path, tmp_path: Path
-) -> None:
-    run = shutil.copytree(source, tmp_path / "run")
-    assert not [each for each in warnings_of(Registry(home).add(run, run="mine")) if "not added" in each]
-    for step in (5, 10):
-        transformers(run, step, source)
-    told = warnings_of(Registry(home).add(run, run="other"))
-    assert "checkpoints in this directory that were not added: 2; name them to add them" in told
-
-
 def test_a_directory_of_prime_rls_name_elsewhere_is_any_adapters(source: Path, tmp_path: Path) -> None:
     elsewhere = shutil.copytree(source, tmp_path / "weights" / "step_3")
     read = read_checkpoint(str(elsewhere))
