@@ -51,7 +51,8 @@ def test_directory_file_and_relative_paths_name_the_same_checkpoint(
 
 def test_a_directory_without_a_checkpoint_is_not_found_and_a_run_is_recognised(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "run")
-    with pytest.raises(NotFound, match=r"holds no trainer\.pt and no adapter_config\.json and no model_world_size_\*_rank_\*\.pt$"):
+    kinds = r"trainer\.pt and no adapter_config\.json and no model_world_size_\*_rank_\*\.pt"
+    with pytest.raises(NotFound, match=f"holds no {kinds}$"):
         read_checkpoint(str(tmp_path))
     with pytest.raises(NotFound, match=f"It looks like a run: .*{tmp_path}/run/ckpt"):
         read_checkpoint(str(tmp_path / "run"))
