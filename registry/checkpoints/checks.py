@@ -21,7 +21,8 @@ def require_whole(missing: str | None, path: str) -> None:
         Refused.
     """
     if missing is not None:
-        raise Refused("is not whole yet", path=path, found=missing, hint="Let the trainer finish it, then try again")
+        hint = "Let the trainer finish it, then try again. If it never will, and you know it to be whole, add a copy"
+        raise Refused("is not whole yet", path=path, found=missing, hint=hint)
 
 
 def nonfinite(tensors: Iterable[tuple[str, Tensor]], path: str, *, allowed: bool) -> int:

@@ -220,13 +220,19 @@ def _has_any(directory: str) -> bool:
 
 
 def _verl_latest(found: Found) -> int | None:
+    """The last step that verl says is whole, if it said so before it made this checkpoint.
+
+    What is older and has a higher step was left by an earlier try of the run, which was then resumed from before it.
+    """
     if found.layout.producer != "verl":
         return None
+    path = os.path.join(os.path.dirname(found.directory), _VERL_LATEST)
     try:
-        text = read_small(os.path.join(os.path.dirname(found.directory), _VERL_LATEST), 64).decode("ascii", "replace")
-    except RegistryError:
+        text = read_small(path, 64).decode("ascii", "replace").strip()
+        said_before = os.stat(path).st_mtime_ns < os.stat(found.directory).st_mtime_ns
+    except (RegistryError, OSError):
         return None
-    return int(text) if text.strip().isascii() and text.strip().isdigit() else None
+    return int(text) if said_before and text.isascii() and text.isdigit() else None
 
 
 def _directories(path: str) -> list[str]:

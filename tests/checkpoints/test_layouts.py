@@ -210,11 +210,23 @@ def test_verl_says_which_step_is_the_last_whole_one(
     latest: str, whole: bool, source: Path, home: Path, tmp_path: Path
 ) -> None:
     checkpoint = verl(tmp_path / "run", STEP, source)
-    (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text(latest)
+    tracker = tmp_path / "run" / "latest_checkpointed_iteration.txt"
+    tracker.write_text(latest)
+    made = checkpoint.stat().st_mtime_ns
+    os.utime(tracker, ns=(made - 1, made - 1))
     if whole:
         assert Registry(home).add(checkpoint).digest
     else:
         refused(home, checkpoint, "says that step 11 is the last that is whole")
+
+
+def test_verls_steps_of_before_a_resume_are_whole(source: Path, home: Path, tmp_path: Path) -> None:
+    checkpoint = verl(tmp_path / "run", STEP, source)
+    tracker = tmp_path / "run" / "latest_checkpointed_iteration.txt"
+    tracker.write_text("5")
+    made = checkpoint.stat().st_mtime_ns
+    os.utime(tracker, ns=(made + 1, made + 1))
+    assert Registry(home).add(checkpoint, run="mine").manifest["run"]["iteration"] == STEP
 
 
 def test_verl_1821_alpha_0_is_mended_from_verls_own_statement(source: Path, home: Path, tmp_path: Path) -> None:
