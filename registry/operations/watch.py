@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from registry.checkpoints import is_checkpoint, lacks, run_checkpoints, signature, tensor_files
-from registry.core.errors import Refused, RegistryError, StorageError
+from registry.core.errors import NotFound, Refused, RegistryError, StorageError
 from registry.core.model import RunCheckpoint
 from registry.disk import translated
 from registry.operations.arrivals import Arrival, Intake, State
@@ -59,6 +60,8 @@ def require_run(run: str) -> None:
     Raises:
         Refused. StorageError: one may not look.
     """
+    with suppress(NotFound), translated(run):
+        os.stat(run)  # a name that can be none would be waited for in vain
     if os.path.isdir(run):
         with translated(run), os.scandir(run):
             pass

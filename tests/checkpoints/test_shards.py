@@ -21,7 +21,7 @@ from registry.core.dtypes import BY_NAME
 from registry.core.errors import MissingAlpha, Refused, UnsupportedLora
 from registry.core.layout import WEIGHTS
 from registry.core.tensor import Tensor, contiguous_strides
-from tests.support.sharding import MODULES, full_state, sharded
+from tests.support.sharding import MODULES, full_state, make_shards
 from tests.support.taking import PREFIX, plain, refused, warnings_of
 from tests.support.trees import flip, snapshot
 
@@ -30,17 +30,16 @@ STEP = 30
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Shards of so many ranks, each kind made once; a copy's `actor` directory in a checkpoint of step 30."""
+    """Shards of so many ranks, all of one process group; a copy's `actor` directory in a checkpoint of step 30."""
     root = tmp_path_factory.mktemp("shards")
-    made: dict[Any, Path] = {}
+    made: dict[int, dict[tuple[int, str], Path]] = {}
     copies = iter(range(1000))
 
-    def copy(world: int = 2, **how: Any) -> Path:
-        kind = (world, *sorted(how.items()))
-        if kind not in made:
-            made[kind] = sharded(root / f"made-{len(made)}", world, **how)
+    def copy(world: int = 2, *, r: int = 3, placement: str = "Shard(0)") -> Path:
+        if world not in made:
+            made[world] = make_shards(root / f"by-{world}", world)
         actor = root / f"run-{next(copies)}" / f"global_step_{STEP}" / "actor"
-        shutil.copytree(made[kind], actor)
+        shutil.copytree(made[world][r, placement], actor)
         return actor
 
     return copy

@@ -42,7 +42,7 @@ from registry.served.weights import INDEX, open_weights
 from tests.fuzz import asked
 from tests.support import scoring
 from tests.support.runs import contents, lora_state, write_checkpoint
-from tests.support.sharding import sharded
+from tests.support.sharding import make_shards
 from tests.support.trees import rewrite
 from tests.support.values import digest_of
 
@@ -84,7 +84,7 @@ def make_targets(scratch: Path) -> dict[str, Target]:
     manifest = (directory / "manifest.json").read_bytes()
     weights, settings = (stored / WEIGHTS).read_bytes(), (stored / CONFIG).read_bytes()
     base = to_safetensors(_base())
-    actor = sharded(scratch / "actor", 1)
+    actor = make_shards(scratch / "shards", 1)[3, "Shard(0)"]
     shard, meta = (actor / _SHARD).read_bytes(), (actor / _META).read_bytes()
     made = _made_records(home, digest)
     sums = f"{hashlib.sha256(checkpoint).hexdigest()}  trainer.pt\n".encode()

@@ -206,3 +206,10 @@ def test_known_tells_the_digest_of_what_is_there(run: Path, home: Path) -> None:
     one = next(registry.add_run(run)).digest
     assert isinstance(one, Digest)
     assert next(registry.add_run(run)).digest == one
+
+
+def test_a_name_that_can_be_none_is_not_waited_for(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    for name in ("x" * 5000, "file/run"):
+        with pytest.raises(StorageError):
+            Registry(home).watch(tmp_path / name, until_idle=0.0)
