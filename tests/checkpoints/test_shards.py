@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PeftConfig, inject_adapter_in_model, set_peft_model_state_dict
 from safetensors.torch import load_file
 
 from registry import Registry
@@ -289,3 +290,26 @@ def test_a_damaged_copy_is_repaired_from_the_shards(saved: Callable[..., Path], 
     assert [each.digest for each in found.findings] == [digest]
     assert [each for each, _ in registry.repair(found).done] == [digest]
     assert registry.verify().findings == ()
+
+
+def test_peft_loads_what_was_joined_as_what_was_split(saved: Callable[..., Path], home: Path, tmp_path: Path) -> None:
+    """Into modules of the same names and sizes; what it adds to their weights is s*B@A of the tensors before."""
+    registry = Registry(home)
+    digest = registry.add(saved(placement="Shard(1)").parent, base="org/base").digest
+    got = registry.get(digest.hex, tmp_path / "got")
+    base = torch.nn.Module()
+    for module in MODULES:
+        place = base
+        *parents, name = module.split(".")
+        for parent in parents:
+            if not hasattr(place, parent):
+                place.add_module(parent, torch.nn.Module())
+            place = place.get_submodule(parent)
+        place.add_module(name, torch.nn.Linear(16, 24, bias=False))
+    model = inject_adapter_in_model(PeftConfig.from_pretrained(got), base)
+    stored = {key.removeprefix(PREFIX): tensor for key, tensor in load_file(Path(got) / WEIGHTS).items()}
+    assert set_peft_model_state_dict(model, stored).unexpected_keys == []
+    full = full_state(3)
+    for module in MODULES:
+        a, b = (full[f"{PREFIX}{module}.lora_{part}.default.weight"] for part in "AB")
+        assert torch.equal(model.get_submodule(module).get_delta_weight("default"), (b @ a) * (8 / 3))
