@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.core.errors import NotFound, OutputExists, Refused, StorageError
+from registry.core.errors import NotFound, OutputExists, Refused, RegistryError, StorageError
 from registry.disk import NewFiles, OutputDirectory
 from tests.support.trees import contents, snapshot
 
@@ -176,7 +176,11 @@ def test_missing_parent_is_not_found_and_a_file_as_parent_a_storage_error(tmp_pa
 
 @pytest.mark.parametrize(
     ("make", "hint"),
-    [(Path.mkdir, "an empty directory, perhaps left by an interrupted command"), (make_full_directory, "name another")],
+    [
+        (Path.mkdir, "an empty directory, perhaps left by an interrupted command"),
+        (make_full_directory, "Nothing was written"),
+        (make_file, "Nothing was written"),
+    ],
 )
 def test_what_is_in_the_way_decides_the_advice(make: Callable[[Path], None], hint: str, out: Path) -> None:
     make(out)
@@ -185,24 +189,68 @@ def test_what_is_in_the_way_decides_the_advice(make: Callable[[Path], None], hin
     assert hint in str(caught.value.hint)
 
 
-def test_link_that_takes_the_new_reservations_place_at_once_is_not_followed(
-    out: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("make", [make_link, make_file, os.mkfifo])
+def test_what_takes_the_new_reservations_place_at_once_is_neither_followed_nor_opened(
+    make: Callable[[Path], None], out: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere, mkdir = out.with_name("elsewhere"), os.mkdir
-    elsewhere.mkdir()
+    mkdir, put = os.mkdir, []
 
     def outrun(path: str) -> None:
         mkdir(path)
         if path == str(out):
+            monkeypatch.setattr(os, "mkdir", mkdir)
             out.rename(out.with_name("moved"))
-            out.symlink_to(elsewhere)
+            make(out)
+            put.append(out.lstat())
 
     monkeypatch.setattr(os, "mkdir", outrun)
     with pytest.raises(StorageError):
         publish(out)
-    assert out.is_symlink()
-    assert not list(elsewhere.iterdir())
+    assert os.path.samestat(out.lstat(), put[0])
+    assert not list(out.parent.glob("elsewhere/*"))
     assert not partial.exists()
+
+
+def test_file_that_takes_the_reservations_place_in_the_last_moment_is_kept(
+    out: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def outrun(source: str, target: str) -> None:
+        out.rmdir()
+        make_file(out)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", outrun)
+    with pytest.raises(OutputExists, match="appeared meanwhile") as caught:
+        publish(out)
+    assert (out.read_text(), contents(partial)) == ("mine", FILES)
+    assert str(partial) in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.EEXIST, OutputExists), (errno.ENOTDIR, OutputExists), (errno.EIO, StorageError)]
+)
+def test_rename_that_fails_tells_whether_something_is_there_or_the_disk_is_at_fault(
+    code: int, kind: type[RegistryError], out: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_source: str, _target: str) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(kind) as caught:
+        publish(out)
+    assert caught.value.path == str(out)
+    assert contents(partial) == FILES
+    assert not out.exists()
+
+
+def test_name_that_leaves_no_room_for_that_of_the_partial_directory_is_a_storage_error(tmp_path: Path) -> None:
+    out = tmp_path / ("x" * 250)
+    with pytest.raises(StorageError, match="name too long") as caught:
+        publish(out)
+    assert caught.value.path == f"{out}.partial"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_disk_that_has_no_room_for_the_partial_directory_is_a_storage_error_and_gives_the_name_back(
