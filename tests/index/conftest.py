@@ -85,12 +85,19 @@ def moved() -> Callable[..., Record]:
 def scored() -> Callable[..., Record]:
     """Makes the record of a score run: metrics by name."""
 
-    def scored(adapter: str = "adapter", *, at: int = 1, status: str = "completed", **metrics: float) -> Record:
+    def scored(
+        adapter: str = "adapter",
+        *,
+        at: int = 1,
+        status: str = "completed",
+        path: str = "/runs/eval",
+        **metrics: float,
+    ) -> Record:
         facts = {
             "format": 1,
             "score_run": {
                 "name": "eval",
-                "path": "/runs/eval",
+                "path": path,
                 "result": {"sha256": digest_of(f"result {at}").hex, "bytes": 10},
                 "config": None,
             },

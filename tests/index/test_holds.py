@@ -41,6 +41,11 @@ def test_score_runs_hold_what_they_used_however_they_ended(index: Index, exporte
     assert holds(index, "b") == []
 
 
+def test_score_runs_come_by_age(index: Index, exported: Make, scored: Make) -> None:
+    index.add([exported("a"), *(scored("a", at=at, path=f"/runs/{at}", accuracy=1) for at in (3, 1, 5, 2, 4))])
+    assert [hold.name for hold in holds(index, "a")] == [f"/runs/{at}" for at in range(1, 6)]
+
+
 def test_what_a_run_started_from_is_held_by_what_it_exported(index: Index, exported: Make) -> None:
     index.add([exported("a"), exported("b", checkpoint="b", tensors="b", warm_start=digest_of("a").hex)])
     assert holds(index, "a") == [child("b")]
