@@ -478,3 +478,23 @@ def test_link_in_an_adapters_place_and_one_that_has_just_gone_are_no_strays(
     monkeypatch.setattr(os, "listdir", lambda where: [*listdir(where), *[gone] * (A.hex in listdir(where))])
     assert list(backend.store.strays()) == []
     assert backend.store.contains(A)
+
+
+def test_no_descriptor_is_left_open_by_looking_adding_or_being_refused(backend: LocalBackend, tmp_path: Path) -> None:
+    store, before = backend.store, os.listdir("/proc/self/fd")
+    publish(store, A)
+    store.put_record(RECORD)
+    store.open(A, "weights.bin").close()
+    assert [*store.names(A), *store.records(A), *store.unsettled()]
+    assert list(store.strays()) == []
+    (backend.home / "adapters" / B.hex[:2]).symlink_to(tmp_path)
+    for name in ("missing", "pipe", "link"):
+        if name == "pipe":
+            os.mkfifo(Path(store.directory(A), name))
+        if name == "link":
+            Path(store.directory(A), name).symlink_to(tmp_path)
+        with pytest.raises(RegistryError):
+            store.open(A, name)
+    with pytest.raises(IntegrityError):
+        store.contains(B)
+    assert os.listdir("/proc/self/fd") == before
