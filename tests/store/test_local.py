@@ -17,6 +17,7 @@ import pytest
 from registry.core import records
 from registry.core.digest import Digest
 from registry.core.errors import IntegrityError, NotFound, RegistryError, StorageError
+from registry.disk import directory_inside
 from registry.store import LocalStore, local
 from registry.store.staging import is_staging_name
 from tests.store.contract import FILES, OTHER, A, B, StoreContract, publish
@@ -498,3 +499,62 @@ def test_no_descriptor_is_left_open_by_looking_adding_or_being_refused(backend: 
     with pytest.raises(IntegrityError):
         store.contains(B)
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_file_that_is_opened_or_missing_is_called_by_its_whole_path(backend: LocalBackend) -> None:
+    backend.plant(A, FILES)
+    directory = Path(backend.store.directory(A))
+    with backend.store.open(A, "weights.bin") as file:
+        assert file.name == str(directory / "weights.bin")
+    with pytest.raises(NotFound) as caught:
+        backend.store.open(A, "missing")
+    assert caught.value.path == str(directory / "missing")
+
+
+def test_link_to_nothing_in_an_adapters_place_is_there_and_refused(backend: LocalBackend) -> None:
+    place = Path(backend.store.directory(A))
+    place.parent.mkdir(parents=True)
+    place.symlink_to("nowhere")
+    assert backend.store.contains(A)
+    with pytest.raises(IntegrityError, match="is a link") as caught:
+        backend.store.open(A, "weights.bin")
+    assert caught.value.path == str(place)
+
+
+@pytest.mark.parametrize(
+    ("call", "act"),
+    [("mkdir", lambda store: store.make_shard(A)), ("listdir", lambda store: store.find(A.hex[:4], 1))],
+)
+def test_directory_that_the_disk_fails_to_make_or_list_is_named(
+    call: str, act: Callable[[LocalStore], object], backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, shard = getattr(os, call), backend.home / "adapters" / A.hex[:2]
+    (shard if call == "listdir" else shard.parent).mkdir(parents=True)
+
+    def failing(where: str | int) -> object:
+        path = where if isinstance(where, str) else os.readlink(f"/proc/self/fd/{where}")
+        if path == str(shard):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(where)
+
+    monkeypatch.setattr(os, call, failing)
+    with pytest.raises(StorageError, match="input/output error") as caught:
+        act(backend.store)
+    assert caught.value.path == str(shard)
+
+
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo])
+def test_what_is_no_directory_in_a_shards_place_is_named(make: Callable[[Path], None], backend: LocalBackend) -> None:
+    shard = backend.home / "adapters" / A.hex[:2]
+    shard.parent.mkdir(parents=True)
+    make(shard)
+    with pytest.raises(StorageError, match="not a directory") as caught:
+        backend.store.make_shard(A)
+    assert caught.value.path == str(shard)
+
+
+def test_directory_that_is_missing_on_the_way_is_named(home: Path) -> None:
+    (home / "one").mkdir(parents=True)
+    with pytest.raises(NotFound) as caught, directory_inside(str(home), "one", "two", "three"):
+        pass
+    assert caught.value.path == str(home / "one" / "two")
