@@ -14,7 +14,7 @@ from registry import Conflict, Digest, IntegrityError, NotFound, Registry
 from registry.checkpoints import read_checkpoint
 from registry.core import records
 from registry.core.errors import IndexMissing
-from registry.core.layout import WEIGHTS
+from registry.core.layout import ADAPTER_FILES, WEIGHTS
 from registry.core.records import Record
 from registry.core.refs import AliasName
 from registry.operations import mend
@@ -181,6 +181,31 @@ def test_many_who_rely_on_it_are_all_recorded_and_some_named(registry: Registry,
     assert len(registry.remove(adapters[3].hex, force=True).overrode) == 12
 
 
+def test_all_ways_out_are_named_that_there_are_and_no_others(registry: Registry, adapters: list[Digest]) -> None:
+    registry.set_alias("prod", adapters[2].hex)
+    registry.set_alias("best", adapters[0].hex)
+    hints = {}
+    for digest in (adapters[2], adapters[0]):
+        with pytest.raises(Conflict) as caught:
+            registry.remove(digest.hex)
+        hints[digest] = str(caught.value.hint)
+    alias, forced = "Move or remove the aliases (`aorlta-reg alias remove NAME`)", "; or give --force, and"
+    assert hints[adapters[2]].startswith(f"{alias}{forced}")
+    assert hints[adapters[0]].startswith(f"{alias}; remove what was trained from it first{forced}")
+
+
+@pytest.mark.parametrize(("count", "more"), [(10, False), (11, True)])
+def test_ten_who_rely_on_it_are_named_and_that_there_are_more(
+    count: int, more: bool, registry: Registry, adapters: list[Digest]
+) -> None:
+    for number in range(count):
+        registry.set_alias(f"name{number:02}", adapters[2].hex)
+    with pytest.raises(Conflict) as caught:
+        registry.remove(adapters[2].hex)
+    named = [f"alias name{number:02}" for number in range(10)]
+    assert caught.value.found == ", ".join([*named, "..."] if more else named)
+
+
 @pytest.mark.parametrize("reason", [None, "", " \n"])
 def test_no_reason_is_null(reason: str | None, registry: Registry, adapters: list[Digest]) -> None:
     assert registry.remove(adapters[3].hex, reason=reason).reason is None
@@ -281,6 +306,42 @@ def test_damaged_adapter_can_be_removed(name: str, registry: Registry, adapters:
     registry.remove(adapters[3].hex)
     assert adapters[3] not in listed(registry)
     assert not file.exists()
+
+
+@pytest.mark.parametrize("name", ADAPTER_FILES)
+def test_adapter_without_one_of_its_files_can_be_removed_and_the_others_are_counted(
+    name: str, registry: Registry, adapters: list[Digest]
+) -> None:
+    directory = Path(registry.path(adapters[2].hex))
+    (directory / name).unlink()
+    left = sum(path.stat().st_size for path in directory.iterdir())
+    assert registry.remove(adapters[2].hex).bytes == left > 0
+    assert not directory.exists()
+
+
+def test_export_that_only_the_manifest_states_is_recorded_indexed_and_settled_with_the_removal(
+    registry: Registry, adapters: list[Digest]
+) -> None:
+    (export,) = store_of(registry).records(adapters[2], records.EXPORT)
+    assert export.path is not None
+    Path(export.path).unlink()
+    opened = registry._opened.mended()
+    with sqlite3.connect(Path(registry.home) / "index.sqlite") as connection:  # nor had the index come to know it
+        connection.execute("DELETE FROM exports WHERE record = ?", (export.digest.hex,))
+        connection.execute("DELETE FROM adapters WHERE digest = ?", (adapters[2].hex,))
+    connection.close()
+    remove(store_of(registry), opened, adapters[2], now=FUTURE, who="me")
+    assert Path(export.path).read_bytes() == export.data
+    assert store_of(registry).unsettled() == []
+    assert [change for change in registry.reindex().changes if change.added or change.removed or change.changed] == []
+
+
+def test_what_others_had_announced_is_settled_with_the_removal(registry: Registry, adapters: list[Digest]) -> None:
+    opened = registry._opened.mended()
+    store_of(registry).announce(score(adapters[1]))
+    remove(store_of(registry), opened, adapters[2], now=FUTURE, who="me")
+    assert store_of(registry).unsettled() == []
+    assert [each.kind for each in store_of(registry).records(adapters[1])] == [records.EXPORT, records.SCORE]
 
 
 def test_adapter_whose_record_was_lost_is_removed_with_what_its_manifest_says(
