@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
     from registry.registry import Registry
 
 
-@dataclass
 class Told:
     """What a command has told of checkpoints so far, and the worst exit code of it."""
 
-    output: Output
-    adapters: list[dict[str, Any]] = field(default_factory=list)
-    skipped: list[dict[str, Any]] = field(default_factory=list)
-    errors: list[dict[str, Any]] = field(default_factory=list)
-    worst: int = exits.DONE
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.adapters: list[dict[str, Any]] = []
+        self.skipped: list[dict[str, Any]] = []
+        self.errors: list[dict[str, Any]] = []
+        self.worst = exits.DONE
 
     def added(self, path: str, added: Added) -> None:
         """Its digest on stdout, the rest on stderr."""
