@@ -176,10 +176,7 @@ def _warnings(
     modules = len(lora.pairs)
     if manifest is None:
         yield "no manifest beside the checkpoint: nothing says which bytes the trainer wrote"
-    if zero_b == modules:
-        yield f"every lora_B is zero ({modules} of {modules}): this adapter changes nothing"
-    if nonfinite:
-        yield f"{nonfinite} elements are infinite or NaN"
+    yield from checks.zero_or_nonfinite(zero_b, modules, nonfinite)
     if found.beside:
         yield f"{found.beside} other tensors in {'.'.join(found.where) or 'the checkpoint'} are not part of the adapter"
     yield from checks.unmatched_patterns(lora.settings, (pair.module for pair in lora.pairs))

@@ -12,6 +12,7 @@ from registry.core.tensor import Tensor, count_nonfinite
 from registry.disk import holds_safetensors
 
 UNKNOWN_RUN = "the run is not known: give it with --run"
+UNKNOWN_BASE = "the base is not known: give it with --base"
 
 
 def require_whole(missing: str | None, path: str) -> None:
@@ -42,6 +43,14 @@ def nonfinite(tensors: Iterable[tuple[str, Tensor]], path: str, *, allowed: bool
             hint="The training run has probably diverged; --allow-nonfinite exports it all the same",
         )
     return sum(counts.values())
+
+
+def zero_or_nonfinite(zero_b: int, modules: int, nonfinite: int) -> Iterator[str]:
+    """A warning where every lora_B is zero, and one where elements are infinite or NaN."""
+    if zero_b == modules:
+        yield f"every lora_B is zero ({modules} of {modules}): this adapter changes nothing"
+    if nonfinite:
+        yield f"{nonfinite} elements are infinite or NaN"
 
 
 def stated_names(options: ReadOptions) -> tuple[str | None, str | None, bool]:

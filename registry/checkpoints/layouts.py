@@ -24,7 +24,7 @@ _UNFINISHED = re.compile(r"_?(?:tmp|temp)[-_.](?P<after>.+)|(?P<before>.+)[-_.](
 _DEEPEST = 3  # global_step_5/actor/lora_adapter
 _TRAINER_STATE = "trainer_state.json"
 _VERL_LATEST = "latest_checkpointed_iteration.txt"
-_VERL_META = "lora_train_meta.json"
+VERL_META = "lora_train_meta.json"
 _LARGEST_STATE = 64 << 20  # it holds the log of the whole run
 
 
@@ -177,9 +177,21 @@ def stated_lora(found: Found) -> tuple[str, dict[str, Any]] | None:
     if found.layout.producer != "verl":
         return None
     for directory in dict.fromkeys((found.adapter, os.path.dirname(found.adapter), found.directory)):
-        path = os.path.join(directory, _VERL_META)
-        with suppress(NotFound):
-            return path, dict(facts.mapping(jsontext.parse(read_small(path), path)))
+        stated = verl_meta(directory)
+        if stated is not None:
+            return stated
+    return None
+
+
+def verl_meta(directory: str) -> tuple[str, dict[str, Any]] | None:
+    """Verl's file of r and alpha in a directory, and what it states; None where there is none.
+
+    Raises:
+        MalformedFile: it is no JSON.
+    """
+    path = os.path.join(directory, VERL_META)
+    with suppress(NotFound):
+        return path, dict(facts.mapping(jsontext.parse(read_small(path), path)))
     return None
 
 

@@ -88,7 +88,7 @@ def _untouched(contents: AdapterContents) -> Iterator[str]:
 
 def _base(origin: Provenance) -> Iterator[str]:
     if origin.base is None:
-        yield "the base is not known: give it with --base"
+        yield checks.UNKNOWN_BASE
         return
     if origin.base.startswith(_PATHS):
         gone = "" if os.path.exists(os.path.expanduser(origin.base)) else ", and is not there any more"

@@ -10,25 +10,23 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 from registry.checkpoints import checks, facts, layouts
 from registry.checkpoints.joining import Piece, join
 from registry.checkpoints.lora_keys import find_lora
 from registry.checkpoints.pickled import Distributed, TensorRef
 from registry.checkpoints.torchfile import open_torch_file
-from registry.core import jsontext
 from registry.core.digest import Digest
+from registry.core.dtypes import DType
 from registry.core.errors import NotFound, Refused, UnsupportedLora
 from registry.core.model import Checkpoint, Lora, LoraPair, Parent, Provenance, ReadOptions, RunCheckpoint
 from registry.core.tensor import Tensor, contiguous_strides, is_zero
-from registry.disk import read_small
 
 NAME = "verl-shards"
 LOOKS_FOR = "model_world_size_*_rank_*.pt"
 _FILE = re.compile(r"model_world_size_(?P<world>[1-9]\d{0,5})_rank_(?P<rank>0|[1-9]\d{0,5})\.pt")
 _PLACES = ("", "actor")
-_META = "lora_train_meta.json"
 _LISTED = 10
 _TOOL = "Save again with every rank, or let `python -m verl.model_merger` join what it can"
 
@@ -67,9 +65,7 @@ def files(path: str) -> list[str]:
     Raises:
         Refused: some are missing, or they are of several saves.
     """
-    shards = _require_shards(path)
-    ((_, ranks),) = shards.worlds.items()
-    return [os.path.join(shards.directory, ranks[rank]) for rank in sorted(ranks)]
+    return _by_rank(_require_shards(path))
 
 
 def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptions]) -> Checkpoint:
@@ -78,10 +74,9 @@ def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptio
     Raises:
         NotFound, Refused and its subclasses, StorageError.
     """
-    missing = layouts.lacks(path)
-    if missing is not None:
-        raise Refused("is not whole yet", path=path, found=missing, hint="Let the trainer finish it, then try again")
-    shards, listed = _require_shards(path), files(path)
+    checks.require_whole(layouts.lacks(path), path)
+    shards = _require_shards(path)
+    listed = _by_rank(shards)
     size = sum(os.path.getsize(file) for file in listed)
     pieces: list[dict[str, Piece]] = []
     digests: dict[str, Digest] = {}
@@ -98,8 +93,9 @@ def read(path: str, *, parent: Parent | None = None, **options: Unpack[ReadOptio
         _sources(shards.directory), lora_of, options.get("alpha"), shards.directory
     )
     lora = Lora(settings, tuple(LoraPair(pair.module, tensors[pair.a], tensors[pair.b]) for pair in found.pairs))
-    named = [(key, tensor) for key, tensor in sorted(joined.items())]
-    nonfinite = checks.nonfinite(named, shards.directory, allowed=options.get("allow_nonfinite", False))
+    nonfinite = checks.nonfinite(
+        sorted(joined.items()), shards.directory, allowed=options.get("allow_nonfinite", False)
+    )
     zero_b = sum(is_zero(pair.b.contiguous()) for pair in lora.pairs)
     origin = _provenance(path, options, parent)
     return Checkpoint(
@@ -152,6 +148,11 @@ def _missing(shards: _Shards) -> str | None:
     return f"a shard of rank {max(ranks)} of {world}" if max(ranks) >= world else None
 
 
+def _by_rank(shards: _Shards) -> list[str]:
+    ((_, ranks),) = shards.worlds.items()
+    return [os.path.join(shards.directory, ranks[rank]) for rank in sorted(ranks)]
+
+
 def _require_shards(path: str) -> _Shards:
     shards = _shards(path)
     if shards is None:
@@ -183,7 +184,7 @@ class _Local(NamedTuple):
     shape: tuple[int, ...]
     shard: int | None
     local: TensorRef
-    dtype: Any
+    dtype: DType
 
 
 def _local(value: object, key: str, file: str) -> _Local:
@@ -238,15 +239,9 @@ def _whole(key: str, tensor: Tensor) -> TensorRef:
 
 
 def _sources(directory: str) -> list[facts.Source]:
-    found = []
-    for place in dict.fromkeys((directory, os.path.dirname(directory))):
-        path = os.path.join(place, _META)
-        try:
-            data = read_small(path)
-        except NotFound:
-            continue
-        found.append(facts.Source(f"checkpoint {_META}", facts.mapping(jsontext.parse(data, path))))
-    return found or [facts.Source(f"checkpoint {_META}", {})]
+    places = dict.fromkeys((directory, os.path.dirname(directory)))
+    found = [stated[1] for place in places if (stated := layouts.verl_meta(place)) is not None]
+    return [facts.Source(f"checkpoint {layouts.VERL_META}", each) for each in found or [{}]]
 
 
 def _provenance(path: str, options: ReadOptions, parent: Parent | None) -> Provenance:
@@ -268,14 +263,11 @@ def _provenance(path: str, options: ReadOptions, parent: Parent | None) -> Prove
 
 def _warnings(lora: Lora, origin: Provenance, ranks: int, beside: int, nonfinite: int, zero_b: int) -> Iterator[str]:
     yield f"joined from the shards of {ranks} ranks"
-    if zero_b == len(lora.pairs):
-        yield f"every lora_B is zero ({zero_b} of {zero_b}): this adapter changes nothing"
-    if nonfinite:
-        yield f"{nonfinite} elements are infinite or NaN"
+    yield from checks.zero_or_nonfinite(zero_b, len(lora.pairs), nonfinite)
     if beside:
         yield f"{beside} other entries of each shard are not part of the adapter"
     yield from checks.unmatched_patterns(lora.settings, (pair.module for pair in lora.pairs))
     if origin.base is None:
-        yield "the base is not known: give it with --base"
+        yield checks.UNKNOWN_BASE
     if origin.run is None:
         yield checks.UNKNOWN_RUN

@@ -108,7 +108,7 @@ def _vllm(contents: AdapterContents) -> Iterator[Unfit]:
         yield Unfit(Harm.REFUSED, f"modules_to_save {shown(config['modules_to_save'])}", "vLLM takes no whole modules")
     if config.get("bias", "none") != "none":
         yield Unfit(Harm.REFUSED, f"bias {shown(config['bias'])}", "vLLM takes no biases")
-    others = {*contents.replaced, *contents.biases, *contents.lora_biases, *contents.rest}
+    others = _others(contents)
     if others and not config.get("modules_to_save"):
         yield Unfit(Harm.REFUSED, _few(others), "vLLM takes no tensors but lora_A and lora_B")
     if contents.embeddings:
@@ -132,7 +132,7 @@ def _sglang(contents: AdapterContents) -> Iterator[Unfit]:
         yield Unfit(Harm.ALTERED, "use_rslora", "SGLang scales by alpha/r, which is sqrt(r) too weak")
     if isinstance(config.get("target_modules"), str) and config["target_modules"] != "all-linear":
         yield Unfit(Harm.REFUSED, f"target_modules {shown(config['target_modules'])}", "SGLang takes a list of names")
-    others = {*contents.replaced, *contents.biases, *contents.lora_biases, *contents.rest}
+    others = _others(contents)
     if others:
         yield Unfit(Harm.ALTERED, _few(others), "SGLang leaves out tensors but lora_A and lora_B")
     if contents.embeddings:
@@ -150,6 +150,11 @@ def _sglang(contents: AdapterContents) -> Iterator[Unfit]:
 def _peft(contents: AdapterContents) -> Iterator[Unfit]:
     if is_residual(contents.config):
         yield _residual(contents)
+
+
+def _others(contents: AdapterContents) -> set[str]:
+    """The tensors that are no factors, and no magnitudes."""
+    return {*contents.replaced, *contents.biases, *contents.lora_biases, *contents.rest}
 
 
 def _uneven(contents: AdapterContents) -> set[str]:
